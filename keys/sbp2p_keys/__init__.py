@@ -1,0 +1,1 @@
+"""Identities, signatures and trust. No network, no trio."""

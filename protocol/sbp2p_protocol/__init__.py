@@ -1,0 +1,1 @@
+"""The sbp2p wire and every decision on it, as machines without I/O."""

@@ -1,0 +1,90 @@
+"""Every knob of a node: frozen, keyword-only dataclasses with units in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sbp2p_protocol.limits import KIB, MIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransportConfig:
+    """Dialling and listening."""
+
+    dial_timeout_s: float = 10.0
+    """One address, from SYN to connected. go-libp2p uses 15 s, curl 300 s."""
+    upgrade_timeout_s: float = 10.0
+    """multistream, Noise and yamux together. A half-open peer costs this long at most."""
+    happy_eyeballs_delay_s: float = 0.25
+    """Head start of one address over the next (RFC 8305 section 5)."""
+    max_half_open: int = 64
+    """Inbound connections that have not finished their upgrade; more are closed at accept."""
+    max_parallel_dials: int = 16
+    socket_buffer_bytes: int = 4 * MIB
+    """SO_SNDBUF and SO_RCVBUF asked of the kernel; 0 leaves the kernel's own tuning."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectionConfig:
+    """One encrypted, multiplexed connection."""
+
+    receive_buffer_bytes: int = 1 * MIB
+    """Bytes asked of the socket in one read."""
+    send_high_water_bytes: int = 1 * MIB
+    """Encrypted bytes queued for the socket above which senders wait."""
+    keepalive_s: float = 30.0
+    """Idle time before a yamux ping. go-yamux: 30 s."""
+    ping_timeout_s: float = 10.0
+    write_timeout_s: float = 30.0
+    """No byte accepted by the socket for this long ends the connection. go-yamux: 10 s."""
+    negotiate_timeout_s: float = 10.0
+    """multistream-select on one stream."""
+    close_timeout_s: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwarmConfig:
+    """The connection table."""
+
+    max_connections: int = 256
+    max_connections_per_peer: int = 4
+    identify_timeout_s: float = 5.0
+    ban_score: int = 100
+    """Penalty points at which a peer is banned; one bad block is worth all of them."""
+    ban_duration_s: float = 3600.0
+    idle_connection_s: float = 120.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreConfig:
+    """The index and the files behind it."""
+
+    commit_batch_bytes: int = 8 * MIB
+    """Verified bytes between two commits: what a crash may cost."""
+    max_open_files: int = 64
+    busy_timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExchangeConfig:
+    """Asking for blocks and serving them."""
+
+    pipeline_bytes: int = 16 * MIB
+    """Most bytes asked of one peer and not yet received."""
+    progress_timeout_s: float = 10.0
+    """A peer that owes blocks and sends no byte for this long loses its requests to others."""
+    request_timeout_s: float = 30.0
+    """Any single control request: hello, version, resolve."""
+    max_serving_streams: int = 64
+    read_chunk_bytes: int = 256 * KIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeConfig:
+    """Everything together."""
+
+    transport: TransportConfig = field(default_factory=TransportConfig)
+    connection: ConnectionConfig = field(default_factory=ConnectionConfig)
+    swarm: SwarmConfig = field(default_factory=SwarmConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
