@@ -1,0 +1,1 @@
+"""Generated protobuf modules of the keys layer; `scripts/generate_protobuf.sh` makes them."""
