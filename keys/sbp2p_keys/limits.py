@@ -1,0 +1,58 @@
+"""Every bound on input of the keys layer, with its unit and its reason.
+
+`sbp2p_protocol.limits` bounds the wire; this layer may not import it, so these stand here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UVARINT_MAX_BYTES: Final = 9
+"""Bytes in an unsigned varint: values below 2**63, as every multiformats reader agrees."""
+
+BIG_BASE_TEXT_MAX: Final = 1024
+"""Characters of base36 or base58 text: decoding costs the square of the length. Ids need 65."""
+
+MULTIHASH_DIGEST_MAX: Final = 128
+"""Bytes in a multihash digest: the longest identity CID that other implementations accept."""
+
+INLINE_KEY_MAX: Final = 42
+"""Bytes in a key protobuf that a peer id carries whole; longer ones are hashed (libp2p rule)."""
+
+KEY_PROTOBUF_MAX: Final = 2048
+"""Bytes in a public key protobuf: an RSA key of 8192 bits, the largest accepted, takes 1,064."""
+
+RSA_BITS: Final = range(2048, 8193)
+"""Modulus bits of an RSA key: go-libp2p's range. More would make one verification cost > 1 ms."""
+
+RSA_EXPONENT_MAX: Final = 2**31 - 1
+"""Public exponent of an RSA key: Go's bound, which keeps verification cheap."""
+
+SIGNATURE_MAX: Final = 1024
+"""Bytes in one signature: RSA with 8192 bits, the longest."""
+
+DOMAIN_MAX: Final = 64
+"""ASCII characters in a domain string. The length is the first byte of what is signed: kept below
+0x61, no signed buffer can be taken for one under libp2p's bare prefixes, which begin with a letter.
+"""
+
+ENVELOPE_MAX: Final = 64 * 1024
+"""Bytes in a signed envelope. Peer records take some hundred; identify allows 8 KiB."""
+
+DOCUMENT_MAX: Final = 4 * 1024 * 1024
+"""Bytes in a signed document: a manifest with long lineage takes some KiB; 4 MiB is one frame."""
+
+DOCUMENT_SIGNATURES_MAX: Final = 64
+"""Signatures in a document: each costs about 0.1 ms to verify, so a hostile one costs some ms."""
+
+KEY_FILE_MAX: Final = 16 * 1024
+"""Bytes in a key file: an encrypted RSA key of 8192 bits (refused, but by name) takes 7 KiB."""
+
+TRUST_FILE_MAX: Final = 4 * 1024 * 1024
+"""Bytes in a trust file: about 30,000 pins."""
+
+TRUST_NAME_MAX: Final = 256
+"""UTF-8 bytes in a model name that is pinned: what a manifest allows."""
+
+TRUST_REASON_MAX: Final = 1024
+"""UTF-8 bytes in the reason of a revocation: a sentence for people."""
