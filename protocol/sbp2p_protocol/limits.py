@@ -18,3 +18,121 @@ BLOCK_MAX: Final = 1 * MIB
 
 NODE_BLOCK_MAX: Final = 1 * MIB
 """Bytes in a dag-pb or dag-cbor block; the same bound lets any block travel in one frame."""
+
+# -- data model ---------------------------------------------------------------------------------
+
+CID_DIGEST_MAX: Final = 128
+"""Bytes of digest in a CID; boxo's bound for any hash function, identity included."""
+
+CID_BYTES_MAX: Final = 28 + CID_DIGEST_MAX
+"""Bytes in a binary CID: version, codec, hash code and length are at most 28 bytes of varints."""
+
+CID_TEXT_MAX: Final = 1 + 8 * CID_BYTES_MAX
+"""Characters in a CID's text: base 2, the longest of the multibases."""
+
+CBOR_DEPTH_MAX: Final = 64
+"""Levels of nesting in dag-cbor; our schemas need 4. The reader recurses, so this bounds its stack."""
+
+# -- negotiation --------------------------------------------------------------------------------
+
+MULTISTREAM_MESSAGE_MAX: Final = 1 * KIB
+"""Bytes in a multistream-select message, newline included. go and js: 1024; rust: 16383."""
+
+MULTISTREAM_PROPOSALS_MAX: Final = 16
+"""Protocols a peer may propose in one negotiation before it is closed; honest ones need 1 to 3."""
+
+# -- Noise --------------------------------------------------------------------------------------
+
+NOISE_HANDSHAKE_MESSAGE_MAX: Final = 8 * KIB
+"""Bytes in a handshake message. An RSA-8192 identity needs about 2.3 KiB; Ed25519 needs 216."""
+
+NOISE_MUXERS_MAX: Final = 16
+"""Muxers read from the early negotiation list; the rest is ignored."""
+
+# -- identify, peer records, ping, perf ---------------------------------------------------------
+
+IDENTIFY_MESSAGE_MAX: Final = 8 * KIB
+"""Bytes in one identify message that is accepted. go sends up to 8 KiB; rust accepts 4 KiB."""
+
+IDENTIFY_SEND_MAX: Final = 4 * KIB
+"""Bytes in one identify message that is sent: what rust-libp2p still accepts."""
+
+IDENTIFY_MESSAGES_MAX: Final = 10
+"""Messages merged from one identify stream. go splits in two; go and js read up to 10."""
+
+IDENTIFY_ADDRESSES_MAX: Final = 64
+"""Listen addresses kept of one peer; the rest of the list is ignored."""
+
+IDENTIFY_PROTOCOLS_MAX: Final = 1000
+"""Protocol ids kept of one peer; the rest of the list is ignored."""
+
+IDENTIFY_TEXT_MAX: Final = 256
+"""Bytes in a protocol id, an agent version or a protocol version; longer ones are cut or dropped."""
+
+ADDRESS_MAX: Final = 1 * KIB
+"""Bytes in a binary or text multiaddr. A relayed address with two RSA peer ids needs about 100."""
+
+PEER_RECORD_ADDRESSES_MAX: Final = 64
+"""Addresses kept of one signed peer record; the rest is ignored."""
+
+PERF_DOWNLOAD_MAX: Final = 1024 * 1024 * MIB
+"""Bytes a peer may ask back in one perf run (1 TiB): a benchmark, not a subscription."""
+
+# -- yamux --------------------------------------------------------------------------------------
+
+YAMUX_BASE_WINDOW: Final = 256 * KIB
+"""Credit that every stream starts with in each direction; fixed by the protocol."""
+
+YAMUX_MAX_WINDOW: Final = 16 * MIB
+"""A stream's receive window at most: 100 ms at 1 Gbit/s needs 12.5 MiB. go-yamux: 16 MiB."""
+
+YAMUX_SESSION_WINDOW: Final = 64 * MIB
+"""Sum of the receive windows of a session: unread bytes that one peer can make us hold. Growth
+beyond the base window is refused when it is spent. rust-yamux: 1 GiB."""
+
+YAMUX_MAX_INBOUND_STREAMS: Final = 256
+"""Streams a peer may have open at once; more are reset. Their base windows add up to the session
+window. go-libp2p: 256 inbound a peer, js: 1000, rust: 512 in total."""
+
+YAMUX_MAX_OUTBOUND_STREAMS: Final = 1024
+"""Streams of our own at once: a bug's bound, not a peer's. js-libp2p: 1000."""
+
+YAMUX_ACK_BACKLOG: Final = 256
+"""Streams we have opened that the peer has not acknowledged (libp2p's yamux spec)."""
+
+YAMUX_SKIPPED_IDS: Final = 256
+"""Peer stream ids below the highest seen that may still open. go and rust peers number a stream
+before they send its first frame, so frames of parallel opens arrive out of order."""
+
+YAMUX_MAX_DATA_FRAME: Final = YAMUX_MAX_WINDOW
+"""Payload of one Data frame: no stream ever has more credit. rust-yamux: 1 MiB."""
+
+YAMUX_PENDING_PONGS: Final = 32
+"""Answers to pings that wait to be written; pings beyond that go unanswered. go-yamux: 32."""
+
+YAMUX_CONTROL_QUEUE: Final = 64 * KIB
+"""Bytes of answers (acknowledgements, resets, pongs) that wait to be written: 5461 frames. A peer
+that makes us answer more than it reads is cut off."""
+
+NAME_BYTES_MAX: Final = 255
+"""UTF-8 bytes in a file name; ext4, XFS, APFS and NTFS all store at least this many."""
+
+PATH_BYTES_MAX: Final = 4096
+"""UTF-8 bytes in a path inside a version; Linux PATH_MAX."""
+
+PATH_DEPTH_MAX: Final = 32
+"""Names in a path; also bounds the walk through nested directories. Checkpoints use 2 or 3."""
+
+VERSION_FILES_MAX: Final = 65_536
+"""Files in a version: what one walk may list. The largest public checkpoints have under 2,000."""
+
+VERSION_LEAVES_MAX: Final = 4 * 1024 * KIB
+"""Leaf blocks in a version: 4 TiB of full blocks, 250 MB of block table."""
+
+TENSORS_PER_FILE_MAX: Final = 524_288
+"""Tensors that a format parser lists in one file, about 250 bytes of memory each. The largest
+mixture-of-experts models have about 150,000 in all shards together. Decides where blocks are cut
+(docs/decisions/0006), so it is part of the format."""
+
+TENSOR_DIMENSIONS_MAX: Final = 64
+"""Dimensions of one tensor; PyTorch stops at 64. Part of the format, like the limit above."""
