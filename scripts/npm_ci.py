@@ -17,7 +17,14 @@ def main() -> int:
     home = Path(spec.origin).parent
     # Called by its script: the wheel's bin/npm is a copy that has lost its relative link.
     npm = home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    command = [home / "bin" / "node", npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+    command = [
+        str(home / "bin" / "node"),
+        str(npm),
+        "ci",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+    ]
     return subprocess.run(command, cwd=sys.argv[1], check=False).returncode
 
 

@@ -1,0 +1,1 @@
+"""The software that sbp2p is measured against, started and stopped by the benchmarks."""

@@ -1,0 +1,111 @@
+"""Starting, stopping and accounting for the processes that the benchmarks run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+
+class PeerMissingError(SystemExit):
+    """A peer is not installed: `make bench-deps` installs it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is not installed: run `make bench-deps` first")
+
+
+@dataclass(slots=True)
+class Usage:
+    """What one process cost: CPU seconds (user and system) and peak resident megabytes."""
+
+    cpu_s: float = 0.0
+    rss_mb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that has ended well."""
+
+    output: str
+    wall_s: float
+    usage: Usage
+
+
+def require(path: Path | str, name: str) -> str:
+    """Return `path` as text when the peer is there, or say how to install it."""
+    if not Path(path).exists():
+        raise PeerMissingError(name)
+    return str(path)
+
+
+def reap(process: subprocess.Popen[str], usage: Usage) -> int:
+    """Wait for the process, fill in what it cost, and return its exit code."""
+    _, status, spent = os.wait4(process.pid, 0)
+    usage.cpu_s = spent.ru_utime + spent.ru_stime
+    usage.rss_mb = spent.ru_maxrss / 1024
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode
+
+
+def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Finished:
+    """Run a command to its end; raise with its output if it fails."""
+    usage = Usage()
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+    assert process.stdout is not None
+    output = process.stdout.read()
+    status = reap(process, usage)
+    wall_s = time.perf_counter() - started
+    if status != 0:
+        raise SystemExit(f"{' '.join(argv)}\nended with {status}:\n{output}")
+    return Finished(output, wall_s, usage)
+
+
+@contextmanager
+def server(
+    argv: Sequence[str], *, ready: str, env: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, Usage]]:
+    """Run a server while the block runs; yield its first line that starts with `ready`.
+
+    The server is asked to end by closing its standard input and by SIGTERM; its `Usage` is filled
+    in once it has ended, after the block.
+    """
+    usage = Usage()
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        line = ""
+        while not line.startswith(ready):
+            line = process.stdout.readline()
+            if not line:
+                raise SystemExit(f"{' '.join(argv)} ended before it was ready")
+        yield line.strip(), usage
+    finally:
+        process.stdin.close()
+        process.terminate()
+        process.stdout.close()
+        reap(process, usage)
