@@ -67,7 +67,7 @@ IDENTIFY_PROTOCOLS_MAX: Final = 1000
 """Protocol ids kept of one peer; the rest of the list is ignored."""
 
 IDENTIFY_TEXT_MAX: Final = 256
-"""Bytes in a protocol id, an agent version or a protocol version; longer ones are cut or dropped."""
+"""Bytes in a protocol id, an agent version or a protocol version; a longer one is dropped."""
 
 ADDRESS_MAX: Final = 1 * KIB
 """Bytes in a binary or text multiaddr. A relayed address with two RSA peer ids needs about 100."""
@@ -136,3 +136,46 @@ mixture-of-experts models have about 150,000 in all shards together. Decides whe
 
 TENSOR_DIMENSIONS_MAX: Final = 64
 """Dimensions of one tensor; PyTorch stops at 64. Part of the format, like the limit above."""
+
+# -- exchange -----------------------------------------------------------------------------------
+
+EXCHANGE_FRAME_MAX: Final = 64 * KIB
+"""Bytes in one control frame. Documents and blocks follow their frame as raw bytes, so a frame
+holds ids and bits only; the longest, a full HAVE_BITMAP, needs 32 KiB."""
+
+EXCHANGE_DOCUMENT_MAX: Final = 4 * MIB
+"""Bytes in a signed document that answers GET_VERSION or RESOLVE; what SignedDocument reads."""
+
+EXCHANGE_REQUEST_BATCH: Final = 256
+"""Digests in one REQUEST, CANCEL or REJECT: 256 MiB of full blocks in 9 KiB of frame."""
+
+EXCHANGE_NODES_BATCH: Final = 64
+"""CIDs in one GET_NODES. A tree node of 1024 links is about 50 KiB, so a batch is about 3 MiB."""
+
+EXCHANGE_QUEUE_MAX: Final = 1024
+"""Requests of one peer that wait to be served, 100 bytes each; more are rejected as busy."""
+
+EXCHANGE_ASKED_MAX: Final = 16
+"""GET_VERSION and RESOLVE of one peer that wait for their answer; an honest one has one or two."""
+
+EXCHANGE_SUBSCRIPTIONS_MAX: Final = 64
+"""Roots one peer may follow on one stream; each costs a bitmap of what it was told."""
+
+EXCHANGE_HAVE_BATCH: Final = 4096
+"""Indices in one HAVE: 20 KiB of frame at most. A whole bitmap is shorter beyond that."""
+
+EXCHANGE_BITMAP_CHUNK: Final = 32 * KIB
+"""Bytes of bitmap in one HAVE_BITMAP: 262,144 blocks."""
+
+EXCHANGE_FEATURES_MAX: Final = 32
+"""Features in a HELLO; version 1 defines none."""
+
+EXCHANGE_TEXT_MAX: Final = 255
+"""UTF-8 bytes in a feature, a version's name or the reason of a GOODBYE."""
+
+EXCHANGE_PEER_ID_MAX: Final = 128
+"""Bytes in a publisher's peer id. An Ed25519 id has 38, a hashed one 34."""
+
+EXCHANGE_OUTPUT_MAX: Final = 256 * KIB
+"""Bytes of control answers that wait for the peer to read them; nothing more is read from it
+meanwhile, so a peer that only asks and never reads stops itself."""
