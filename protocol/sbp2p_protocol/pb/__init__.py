@@ -1,0 +1,1 @@
+"""Generated protobuf modules; scripts/generate_protobuf.sh makes them."""
