@@ -7,13 +7,13 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
-
-from benchmarks.processes import START_TIMEOUT_S, PeerMissingError, Usage, reap
 from typing import TYPE_CHECKING
 
+from benchmarks.processes import START_TIMEOUT_S, PeerMissingError, Usage, reap
+
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Iterator
+    from pathlib import Path
 
 _CONFIG = """
 daemon off;
