@@ -170,7 +170,7 @@ EXCHANGE_BITMAP_CHUNK: Final = 32 * KIB
 EXCHANGE_FEATURES_MAX: Final = 32
 """Features in a HELLO; version 1 defines none."""
 
-EXCHANGE_TEXT_MAX: Final = 255
+EXCHANGE_TEXT_MAX: Final = 256
 """UTF-8 bytes in a feature, a version's name or the reason of a GOODBYE."""
 
 EXCHANGE_PEER_ID_MAX: Final = 128
