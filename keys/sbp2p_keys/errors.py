@@ -56,6 +56,10 @@ class MissingSignaturesError(KeysError):
     """Fewer of the allowed keys signed a document than are required."""
 
 
+class RevokedKeyError(KeysError):
+    """A revoked key was to be trusted."""
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 
