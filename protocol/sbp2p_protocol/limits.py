@@ -179,3 +179,15 @@ EXCHANGE_PEER_ID_MAX: Final = 128
 EXCHANGE_OUTPUT_MAX: Final = 256 * KIB
 """Bytes of control answers that wait for the peer to read them; nothing more is read from it
 meanwhile, so a peer that only asks and never reads stops itself."""
+
+FILE_BYTES_MAX: Final = 2**62
+"""Bytes in a file: keeps every sum of sizes in 64 signed bits, as file systems and SQLite count."""
+
+FILE_DEPTH_MAX: Final = 4
+"""Levels of nodes over a leaf; 1024 links a node reach a pebibyte with 3."""
+
+TREE_NODES_MAX: Final = 4 * VERSION_FILES_MAX
+"""Nodes in a version's tree: one for each file and directory, and those under the largest files."""
+
+TREE_BYTES_MAX: Final = 512 * MIB
+"""Bytes in all nodes of a version's tree: about 51 for each of VERSION_LEAVES_MAX, twice."""

@@ -1,0 +1,483 @@
+"""The asking side of one exchange stream: requests out, verified-by-others blocks in.
+
+Theory of operation: bytes go in through `receive_data`, events come out of `next_event`, bytes to
+send out of `data_to_send`. Every block that was asked for is answered exactly once, by BLOCK or by
+REJECT, so the machine knows at any time what the peer owes and refuses what it does not owe. It
+does not hash: the driver does that in a thread and blames the peer.
+
+    state      may ask                    ends by
+    GREETING   versions, subscriptions    HELLO of the peer -> OPEN
+    OPEN       everything                 GOODBYE or end of stream -> CLOSED
+    CLOSED     nothing                    -
+
+Time: a peer that owes blocks must make progress, which is PROGRESS_BYTES or a whole payload within
+`progress_timeout_s`; single bytes do not count. One that does not is `stalled`: its debts are
+reported once (give them to others) and nothing more is asked of it until it makes progress.
+Blocks that come late are still delivered. Time in which the driver did not read does not count
+(`resume`).
+
+Error cases: `receive_data` raises RemoteProtocolError for anything the protocol does not allow
+(a block that is not owed or has another length, an index beyond the version, a message of the
+asking side, bytes after GOODBYE); the stream is then of no more use. Calls in the wrong state
+raise LocalProtocolError.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from .bitmap import bitmap_size
+from .errors import LocalProtocolError, RemoteProtocolError
+from .exchange_events import (
+    BitsArrived,
+    BlockArrived,
+    BlocksGained,
+    ClientEvent,
+    EverythingGained,
+    Greeted,
+    NodeArrived,
+    NodeRejected,
+    PeerLeft,
+    Rejected,
+    RootMissing,
+    Stalled,
+    VersionArrived,
+    VersionMissing,
+)
+from .exchange_frames import FrameSplitter, Payload
+from .exchange_messages import (
+    EXCHANGE_VERSION,
+    BlockHeader,
+    Cancel,
+    GetNodes,
+    GetVersion,
+    Goodbye,
+    GoodbyeCode,
+    Have,
+    HaveAll,
+    HaveBitmap,
+    Hello,
+    Message,
+    NotFound,
+    Reject,
+    Request,
+    Resolve,
+    Subscribe,
+    Unsubscribe,
+    VersionHeader,
+    decode_message,
+    encode_message,
+)
+from .framing import encode_length_prefixed
+from .limits import (
+    EXCHANGE_NODES_BATCH,
+    EXCHANGE_QUEUE_MAX,
+    EXCHANGE_REQUEST_BATCH,
+    NODE_BLOCK_MAX,
+)
+from .pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Buffer
+
+    from .cid import Cid
+
+PROGRESS_BYTES: Final = 16 * 1024
+"""Payload that counts as progress: 16 KiB in 10 s is 13 kbit/s, below any link worth having."""
+
+
+class ClientState(Enum):
+    """Where the stream is in its life."""
+
+    GREETING = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class _Debt:
+    """One block that the peer owes."""
+
+    __slots__ = ("asked_at", "cid", "length", "wanted")
+
+    def __init__(self, length: int, asked_at: float, cid: Cid | None) -> None:
+        self.length = length
+        self.asked_at = asked_at
+        self.cid = cid
+        self.wanted = True
+
+
+class ExchangeClient:
+    """One stream on which this side asks; see the module's theory of operation.
+
+    Args:
+        pipeline_bytes: most bytes to have asked of the peer at once.
+        progress_timeout_s: seconds without progress after which the peer counts as stalled.
+        now: seconds of the clock that all other times are of.
+    """
+
+    def __init__(self, *, pipeline_bytes: int, progress_timeout_s: float, now: float) -> None:
+        self.state = ClientState.GREETING
+        self.stalled = False
+        self.pipeline = Pipeline(pipeline_bytes)
+        self.owed_bytes = 0
+        self._timeout = progress_timeout_s
+        self._max_requests = 1
+        self._splitter = FrameSplitter()
+        self._payload: BlockHeader | VersionHeader | None = None
+        self._events: deque[ClientEvent] = deque()
+        self._out: list[bytes] = []
+        self._debts: dict[bytes, _Debt] = {}
+        self._asked: set[int] = set()
+        self._subscriptions: dict[int, int] = {}
+        self._next_id = 0
+        self._progress_at = now
+        self._progress_bytes = 0
+        self._greeted_at = now
+        self._send(Hello(EXCHANGE_VERSION, (), pipeline_bytes, EXCHANGE_QUEUE_MAX))
+
+    @property
+    def closed(self) -> bool:
+        """Whether either side has said goodbye."""
+        return self.state is ClientState.CLOSED
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def get_version(self, manifest: Cid) -> int:
+        """Ask for the signed document of `manifest`; returns the request's number."""
+        number = self._new_id()
+        self._asked.add(number)
+        self._send(GetVersion(number, manifest))
+        return number
+
+    def resolve(self, publisher: bytes, name: str, version: int | None = None) -> int:
+        """Ask for the newest (or exactly that) version of a name; returns the request's number."""
+        number = self._new_id()
+        self._asked.add(number)
+        self._send(Resolve(number, publisher, name, version))
+        return number
+
+    def subscribe(self, root: Cid, size: int) -> int:
+        """Ask what the peer has of the version with this root and `size` unique blocks."""
+        number = self._new_id()
+        self._subscriptions[number] = size
+        self._send(Subscribe(number, root))
+        return number
+
+    def unsubscribe(self, subscription: int) -> None:
+        """Stop following; what is still on its way is dropped."""
+        if self._subscriptions.get(subscription, -1) < 0:
+            raise LocalProtocolError(f"no subscription {subscription}")
+        self._subscriptions[subscription] = -1
+        if self.state is not ClientState.CLOSED:
+            self._send(Unsubscribe(subscription))
+
+    def room(self) -> int:
+        """Bytes that may be asked for now; 0 or less for none."""
+        if self.state is not ClientState.OPEN or self.stalled:
+            return 0
+        if len(self._debts) >= self._max_requests:
+            return 0
+        return self.pipeline.window - self.owed_bytes
+
+    def room_requests(self) -> int:
+        """How many more requests the peer bears."""
+        return self._max_requests - len(self._debts)
+
+    def owes(self, digest: bytes) -> bool:
+        """Whether the peer owes this block, cancelled or not."""
+        return digest in self._debts
+
+    @property
+    def owed_blocks(self) -> int:
+        """How many blocks and nodes the peer owes."""
+        return len(self._debts)
+
+    def request(self, blocks: Iterable[tuple[bytes, int]], now: float) -> None:
+        """Ask for blocks, given as (digest, length). One that is owed already is not asked again.
+
+        Raises:
+            LocalProtocolError: not OPEN.
+        """
+        self._require_open()
+        digests = [digest for digest, length in blocks if self._add_debt(digest, length, None, now)]
+        for at in range(0, len(digests), EXCHANGE_REQUEST_BATCH):
+            self._send(Request(tuple(digests[at : at + EXCHANGE_REQUEST_BATCH])))
+
+    def get_nodes(self, cids: Iterable[Cid], now: float) -> None:
+        """Ask for loose blocks by CID, whose lengths are not known; otherwise like `request`."""
+        self._require_open()
+        asked = [cid for cid in cids if self._add_debt(cid.digest, NODE_BLOCK_MAX, cid, now)]
+        for at in range(0, len(asked), EXCHANGE_NODES_BATCH):
+            self._send(GetNodes(tuple(asked[at : at + EXCHANGE_NODES_BATCH])))
+
+    def cancel(self, digests: Iterable[bytes]) -> None:
+        """Withdraw requests. Each stays owed until the peer answers it; its answer is dropped."""
+        withdrawn: list[bytes] = []
+        for digest in digests:
+            debt = self._debts.get(digest)
+            if debt is not None and debt.wanted:
+                debt.wanted = False
+                withdrawn.append(digest)
+        if self.state is ClientState.OPEN:
+            for at in range(0, len(withdrawn), EXCHANGE_REQUEST_BATCH):
+                self._send(Cancel(tuple(withdrawn[at : at + EXCHANGE_REQUEST_BATCH])))
+
+    def goodbye(self, code: GoodbyeCode = GoodbyeCode.DONE, reason: str = "") -> None:
+        """Say that nothing more will be asked; the state becomes CLOSED."""
+        if self.state is not ClientState.CLOSED:
+            self._send(Goodbye(code, reason))
+            self.state = ClientState.CLOSED
+
+    def _require_open(self) -> None:
+        if self.state is not ClientState.OPEN:
+            raise LocalProtocolError(f"blocks cannot be asked for when {self.state.name}")
+
+    def _add_debt(self, digest: bytes, length: int, cid: Cid | None, now: float) -> bool:
+        debt = self._debts.get(digest)
+        if debt is not None:
+            if (debt.cid is None) == (cid is None):
+                debt.wanted = True
+            return False
+        if not self._debts:
+            self.pipeline.started(now)
+            self._progress_at = now
+            self._progress_bytes = 0
+        self._debts[digest] = _Debt(length, now, cid)
+        self.owed_bytes += length
+        return True
+
+    def _new_id(self) -> int:
+        if self.state is ClientState.CLOSED:
+            raise LocalProtocolError("the stream is closed")
+        self._next_id += 1
+        return self._next_id
+
+    # -- bytes out ------------------------------------------------------------------------------
+
+    def data_to_send(self) -> bytes:
+        """Return and forget the bytes to send, in order."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `data_to_send` would return anything."""
+        return bool(self._out)
+
+    def _send(self, message: Message) -> None:
+        self._out.append(encode_length_prefixed(encode_message(message)))
+
+    # -- bytes in -------------------------------------------------------------------------------
+
+    def next_event(self) -> ClientEvent | None:
+        """Return the next event, or None until more bytes or time come."""
+        return self._events.popleft() if self._events else None
+
+    def receive_data(self, data: Buffer, now: float) -> None:
+        """Take bytes of the stream; their memory belongs to the machine from then on.
+
+        Raises:
+            RemoteProtocolError: the peer broke the protocol.
+        """
+        if self.state is ClientState.CLOSED:
+            return  # after our own goodbye answers may still be on their way
+        self._splitter.feed(data)
+        while True:
+            if self._payload is not None:
+                parts = self._splitter.take_payload()
+                if parts is None:
+                    self._partial_progress(data, now)
+                    return
+                self._end_payload(self._payload, parts, now)
+                continue
+            frame = self._splitter.next_frame()
+            if frame is None:
+                return
+            message = decode_message(frame)
+            if message is not None:
+                self._take(message, now)
+            if self.closed:
+                self._splitter.discard()
+                return
+
+    def receive_eof(self) -> None:
+        """Take the end of the stream.
+
+        Raises:
+            RemoteProtocolError: it ended inside a message.
+        """
+        if self._splitter.mid_message and self.state is not ClientState.CLOSED:
+            raise RemoteProtocolError("the exchange stream ended inside a message")
+        self._leave(GoodbyeCode.DONE, "the stream ended")
+
+    def _leave(self, code: GoodbyeCode, reason: str) -> None:
+        if self.state is not ClientState.CLOSED:
+            self.state = ClientState.CLOSED
+            self._events.append(PeerLeft(code, reason))
+
+    def _take(self, message: Message, now: float) -> None:
+        if self.state is ClientState.GREETING and not isinstance(message, (Hello, Goodbye)):
+            raise RemoteProtocolError("the first exchange message is not HELLO")
+        match message:
+            case BlockHeader():
+                self._begin_block(message)
+            case Have() | HaveBitmap() | HaveAll():
+                self._take_have(message)
+            case Reject():
+                self._take_reject(message, now)
+            case VersionHeader():
+                if message.request not in self._asked:
+                    raise RemoteProtocolError(f"a version that nobody asked for: {message.request}")
+                self._begin(message, message.length)
+            case NotFound():
+                self._take_not_found(message.request)
+            case Hello():
+                self._take_hello(message, now)
+            case Goodbye():
+                self._leave(message.code, message.reason)
+            case _:
+                raise RemoteProtocolError(f"{type(message).__name__} from the serving side")
+
+    def _take_hello(self, hello: Hello, now: float) -> None:
+        if self.state is not ClientState.GREETING:
+            raise RemoteProtocolError("a second HELLO")
+        self.state = ClientState.OPEN
+        self._max_requests = min(hello.max_requests, EXCHANGE_QUEUE_MAX)
+        self.pipeline.cap = min(self.pipeline.cap, hello.max_outstanding_bytes)
+        self.pipeline.floor = min(self.pipeline.floor, self.pipeline.cap)
+        self.pipeline.window = min(self.pipeline.window, self.pipeline.cap)
+        self.pipeline.measured_rtt(now - self._greeted_at)
+        self._events.append(Greeted(hello))
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def _begin(self, header: BlockHeader | VersionHeader, length: int) -> None:
+        self._payload = header
+        self._splitter.begin_payload(length)
+
+    def _begin_block(self, header: BlockHeader) -> None:
+        debt = self._debts.get(header.digest)
+        if debt is None:
+            raise RemoteProtocolError(f"block {header.digest.hex()[:16]} was not asked for")
+        if header.length != debt.length and (debt.cid is None or header.length > debt.length):
+            raise RemoteProtocolError(
+                f"block {header.digest.hex()[:16]} of {header.length} bytes, not {debt.length}"
+            )
+        self._begin(header, header.length)
+
+    def _end_payload(self, header: BlockHeader | VersionHeader, parts: Payload, now: float) -> None:
+        self._payload = None
+        self._progress(now)
+        if isinstance(header, VersionHeader):
+            self._asked.discard(header.request)
+            self._events.append(VersionArrived(header.request, b"".join(parts)))
+            return
+        debt = self._settle(header.digest)
+        self.pipeline.measured_rtt(now - debt.asked_at)
+        self.pipeline.delivered(header.length, now, idle=not self._debts)
+        if not debt.wanted:
+            return
+        if debt.cid is None:
+            self._events.append(BlockArrived(header.digest, parts, header.length))
+        else:
+            self._events.append(NodeArrived(debt.cid, b"".join(parts)))
+
+    def _settle(self, digest: bytes) -> _Debt:
+        debt = self._debts.pop(digest)
+        self.owed_bytes -= debt.length
+        return debt
+
+    def _take_reject(self, message: Reject, now: float) -> None:
+        blocks: list[bytes] = []
+        for digest in message.digests:
+            if digest not in self._debts:
+                raise RemoteProtocolError(f"reject of {digest.hex()[:16]}, which was not asked for")
+            debt = self._settle(digest)
+            if not debt.wanted:
+                continue
+            if debt.cid is None:
+                blocks.append(digest)
+            else:
+                self._events.append(NodeRejected(debt.cid, message.reason))
+        self._progress(now)
+        if not self._debts:
+            self.pipeline.delivered(0, now, idle=True)
+        if blocks:
+            self._events.append(Rejected(tuple(blocks), message.reason))
+
+    def _take_not_found(self, number: int) -> None:
+        if number in self._asked:
+            self._asked.discard(number)
+            self._events.append(VersionMissing(number))
+        elif number in self._subscriptions:
+            if self._subscriptions[number] >= 0:
+                self._events.append(RootMissing(number))
+        else:
+            raise RemoteProtocolError(f"not found, but {number} was not asked for")
+
+    def _take_have(self, message: Have | HaveBitmap | HaveAll) -> None:
+        size = self._subscriptions.get(message.subscription)
+        if size is None:
+            raise RemoteProtocolError(f"news about {message.subscription}, which nobody follows")
+        if size < 0:
+            return
+        match message:
+            case HaveAll():
+                self._events.append(EverythingGained(message.subscription))
+            case Have():
+                if any(index >= size for index in message.indices):
+                    raise RemoteProtocolError(f"a block index beyond the version's {size} blocks")
+                self._events.append(BlocksGained(message.subscription, message.indices))
+            case HaveBitmap():
+                _check_bits(message, size)
+                self._events.append(BitsArrived(message.subscription, message.start, message.bits))
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `handle_timer` wants to be called, or None while nothing is owed."""
+        if not self._debts or self.stalled or self.state is not ClientState.OPEN:
+            return None
+        return self._progress_at + self._timeout
+
+    def handle_timer(self, now: float) -> None:
+        """Take the time: reports a stall when the deadline has passed."""
+        deadline = self.next_deadline()
+        if deadline is None or now < deadline:
+            return
+        self.stalled = True
+        wanted = [(digest, debt) for digest, debt in self._debts.items() if debt.wanted]
+        self._events.append(
+            Stalled(
+                tuple(digest for digest, debt in wanted if debt.cid is None),
+                tuple(debt.cid for _, debt in wanted if debt.cid is not None),
+            )
+        )
+
+    def resume(self, now: float) -> None:
+        """Say that this side did not read until now, so the peer is not to blame."""
+        self._progress_at = max(self._progress_at, now)
+
+    def _partial_progress(self, data: Buffer, now: float) -> None:
+        self._progress_bytes += len(memoryview(data))
+        if self._progress_bytes >= PROGRESS_BYTES:
+            self._progress(now)
+
+    def _progress(self, now: float) -> None:
+        self._progress_at = now
+        self._progress_bytes = 0
+        self.stalled = False
+
+
+def _check_bits(message: HaveBitmap, size: int) -> None:
+    end = message.start // 8 + len(message.bits)
+    if end > bitmap_size(size):
+        raise RemoteProtocolError(f"a bitmap beyond the version's {size} blocks")
+    padding = size % 8
+    if padding and end == bitmap_size(size) and message.bits and message.bits[-1] >> padding:
+        raise RemoteProtocolError("a bitmap with padding bits set")
