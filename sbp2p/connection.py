@@ -1,0 +1,492 @@
+"""A connection to one peer: the trio driver of the sans-IO machine.
+
+The only module that knows both trio and the machine. Three tasks, in a nursery of the connection:
+
+| task | does |
+|---|---|
+| reader | socket into the machine's receive buffer, events out to streams and waiters |
+| writer | the machine's output to the socket, then the next sender's turn |
+| timer | sleeps until the machine's next deadline, or that of a lingering stream |
+
+The reader never waits for a stream, and the writer for the peer at most `write_timeout_s`, so one
+slow stream cannot stop the others, and a dead peer is noticed. Handlers of inbound streams are
+further tasks of the same nursery.
+
+Life: upgrade (multistream, Noise, yamux) within the machine's deadline; then `on_established`
+decides, before any stream is served, whether the peer may stay; then open; then ending: go-away
+and output are written and the peer's own end is awaited, within `close_timeout_s`; then closed.
+
+Errors: `UpgradeError` out of `run` when the connection never came to be established. After that
+`run` returns quietly, whatever the peer does, and `lost` tells why the connection ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from sbp2p_protocol.errors import CloseCode, LocalProtocolError, RemoteProtocolError
+from sbp2p_protocol.events import (
+    ConnectionLost,
+    Established,
+    GoAwayReceived,
+    PongReceived,
+    StreamData,
+    StreamEof,
+    StreamOpened,
+    StreamReset,
+    WindowOpened,
+)
+
+from . import observe
+from .errors import PeerUnreachableError
+from .negotiate import propose
+from .serve import serve_stream
+from .stream import Stream
+from .transport import send_all_buffers
+from .turns import SendTurns
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from sbp2p_keys.identity import PeerId, PublicKey
+    from sbp2p_protocol.connection import Connection as ConnectionMachine
+    from sbp2p_protocol.events import Event
+    from sbp2p_protocol.multiaddr import Address
+
+    from .config import ConnectionConfig
+    from .handlers import HandlerTable
+    from .transport import RawStream
+
+
+class UpgradeError(Exception):
+    """A raw stream did not become a connection; says why, and whose fault it was."""
+
+    def __init__(self, reason: Exception | str) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class _TaskStatus(Protocol):
+    # trio's own type, which the stubs that multiaddr depends on hide from mypy
+    def started(self, value: Connection) -> None: ...
+
+
+class Connection:
+    """An authenticated, encrypted, multiplexed connection.
+
+    Made by a swarm, or by `upgrade.open_connection`; of use once `run` has reported its start.
+
+    Args:
+        raw: owned and closed by the connection from now on.
+        machine: a fresh one.
+        handlers: what the peer may open streams to.
+        config: knobs.
+        on_established: called once, when the peer has proved its id and before anything else of
+            it is looked at; returns why it may not stay, or None.
+    """
+
+    peer_id: PeerId
+    public_key: PublicKey
+    security: str
+    established_at: float
+    """When the peer had proved its id, on trio's clock."""
+
+    def __init__(
+        self,
+        raw: RawStream,
+        machine: ConnectionMachine,
+        *,
+        initiator: bool,
+        handlers: HandlerTable,
+        config: ConnectionConfig,
+        on_established: Callable[[Connection], str | None],
+    ) -> None:
+        self.initiator = initiator
+        """Whether this side dialled."""
+        self.idle_since = math.inf
+        """When the last stream ended; infinity while streams are open."""
+        self.lost: Exception | str | None = None
+        """Why the connection ended; None while it lives, and after an orderly end."""
+        self._raw = raw
+        self._machine = machine
+        self._handlers = handlers
+        self._config = config
+        self._on_established = on_established
+        self._nursery: trio.Nursery
+        self._streams: dict[int, Stream] = {}
+        self._lingering: deque[tuple[float, int]] = deque()  # deadline, stream id
+        self._turns = SendTurns(self._has_room)
+        self._writer = trio.lowlevel.ParkingLot()
+        self._timer = trio.lowlevel.ParkingLot()
+        self._timer_set_for = -math.inf
+        self._pongs = trio.lowlevel.ParkingLot()
+        self._idle = trio.lowlevel.ParkingLot()
+        self._settled = trio.Event()  # the upgrade came to an end, good or bad
+        self._ending = trio.Event()
+        self._written = trio.Event()
+        self._read = trio.Event()
+        self._closed = trio.Event()
+        self._admitted = False
+        self._flushed = False
+        self._peer_going_away = False
+        self._bytes_sent = 0
+        self._bytes_received = 0
+
+    def __repr__(self) -> str:
+        who = self.peer_id.short() if self._admitted else "?"
+        side = "to" if self.initiator else "from"
+        return f"<Connection {side} {who} at {self.remote_address.text}>"
+
+    # -- what it is -------------------------------------------------------------------------
+
+    @property
+    def remote_address(self) -> Address:
+        """Where the peer is, as the socket sees it."""
+        return self._raw.remote_address
+
+    @property
+    def local_address(self) -> Address:
+        """This side of the socket."""
+        return self._raw.local_address
+
+    @property
+    def is_open(self) -> bool:
+        """Whether streams can be opened: established, and nobody has begun to close."""
+        return self._admitted and not self._ending.is_set() and not self._peer_going_away
+
+    @property
+    def rtt_s(self) -> float | None:
+        """The round trip time in seconds, once one was measured."""
+        return self._machine.rtt_s
+
+    def statistics(self) -> observe.ConnectionStatistics:
+        """Return the counters at this moment."""
+        return observe.ConnectionStatistics(
+            peer_id=self.peer_id,
+            remote_address=self.remote_address.text,
+            initiator=self.initiator,
+            security=self.security,
+            bytes_sent=self._bytes_sent,
+            bytes_received=self._bytes_received,
+            bytes_queued=self._machine.output_size,
+            open_streams=len(self._streams),
+            rtt_s=self.rtt_s,
+        )
+
+    # -- what one can do with it ------------------------------------------------------------
+
+    async def open_stream(self, protocols: Sequence[str]) -> Stream:
+        """Open a stream and agree on one of `protocols`, the most wanted first.
+
+        Cancelled: the stream is reset.
+
+        Raises:
+            ProtocolUnsupportedError: the peer speaks none of them.
+            PeerUnreachableError: it did not answer within `negotiate_timeout_s`.
+            trio.BrokenResourceError: the connection ended, is going away, or has too many streams.
+            trio.ClosedResourceError: this side closed the connection.
+        """
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        try:
+            stream_id = self._machine.open_stream()
+        except LocalProtocolError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+        stream = self._add_stream(stream_id, initiator=True)
+        try:
+            with trio.fail_after(self._config.negotiate_timeout_s):
+                stream.protocol = await propose(stream, protocols)
+        except trio.TooSlowError:
+            stream.reset()
+            raise PeerUnreachableError(
+                f"peer {self.peer_id} did not answer to {' or '.join(protocols)} "
+                f"within {self._config.negotiate_timeout_s:g} s"
+            ) from None
+        except RemoteProtocolError as error:
+            stream.reset()
+            raise trio.BrokenResourceError(str(error)) from error
+        except BaseException:
+            stream.reset()
+            raise
+        return stream
+
+    async def ping(self) -> float:
+        """Return the round trip time in seconds, measured with the multiplexer's own ping.
+
+        Raises:
+            PeerUnreachableError: no answer within `ping_timeout_s`.
+            trio.BrokenResourceError: the connection ended.
+            trio.ClosedResourceError: this side closed the connection.
+        """
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        self._machine.ping(trio.current_time())
+        self._after_machine()
+        with trio.move_on_after(self._config.ping_timeout_s) as scope:
+            await self._pongs.park()
+        if scope.cancelled_caught:
+            raise PeerUnreachableError(f"peer {self.peer_id} did not answer a ping")
+        if self.rtt_s is None or self._ending.is_set():
+            raise trio.BrokenResourceError("the connection ended")
+        return self.rtt_s
+
+    async def aclose(self) -> None:
+        """Tell the peer, deliver what was sent, and close; takes `close_timeout_s` at most.
+
+        Handlers of the peer's streams are cancelled, and other streams fail with
+        `trio.ClosedResourceError`. Cancelled: the connection goes on closing by itself.
+        """
+        self.close()
+        await self._closed.wait()
+
+    def close(self, code: CloseCode = CloseCode.NORMAL) -> None:
+        """Begin to close, as `aclose` does, without waiting for it."""
+        if not self._ending.is_set():
+            self._machine.close(code)
+            self._fail_streams(trio.ClosedResourceError("this side closed the connection"))
+            self._end()
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of the connection is left."""
+        await self._closed.wait()
+
+    async def wait_idle(self) -> None:
+        """Wait until no stream is open."""
+        await trio.lowlevel.checkpoint()
+        while self._streams:
+            await self._idle.park()
+
+    def start_soon(self, task: Callable[[Connection], Awaitable[object]]) -> None:
+        """Run a task that ends with the connection, if not before; it must not raise."""
+        self._nursery.start_soon(task, self)
+
+    def _check_open(self) -> None:
+        if self.is_open:
+            return
+        if self._ending.is_set() and self.lost is None:
+            raise trio.ClosedResourceError("the connection is closed")
+        raise trio.BrokenResourceError(f"the connection is gone: {self.lost or 'going away'}")
+
+    # -- its tasks --------------------------------------------------------------------------
+
+    async def run(self, *, task_status: _TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+        """Drive the connection from its first byte to its last; reports once established.
+
+        Raises:
+            UpgradeError: it was never established: bad peer, wrong peer, refused, too slow, lost.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._read_loop)
+                nursery.start_soon(self._write_loop)
+                nursery.start_soon(self._timer_loop)
+                await self._settled.wait()
+                if self._admitted:
+                    task_status.started(self)
+                    await self._ending.wait()
+                await self._say_goodbye()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._lose("the connection was cancelled")
+            self._raw.abort()
+            self._closed.set()
+        if not self._admitted:
+            raise UpgradeError(self.lost or "the connection was closed")
+
+    async def _say_goodbye(self) -> None:
+        """Write what is queued and wait for the peer's end, within `close_timeout_s`."""
+        with trio.move_on_after(self._config.close_timeout_s):
+            await self._written.wait()
+            await self._read.wait()
+        if self._flushed:
+            await self._raw.aclose()
+
+    async def _read_loop(self) -> None:
+        machine, raw = self._machine, self._raw
+        try:
+            while True:
+                count = await raw.receive_into(machine.receive_buffer())
+                self._bytes_received += count
+                machine.bytes_received(count, trio.current_time())
+                self._after_machine()
+                if not count:
+                    break
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._lose(error)
+        self._read.set()
+
+    async def _write_loop(self) -> None:
+        machine, raw = self._machine, self._raw
+        stall_timeout_s = self._config.write_timeout_s
+        try:
+            while True:
+                if buffers := machine.take_output():
+                    self._turns.pass_on()
+                    await send_all_buffers(raw, buffers, stall_timeout_s=stall_timeout_s)
+                    self._bytes_sent += sum(map(len, buffers))
+                elif self._ending.is_set():
+                    await raw.send_eof()
+                    self._flushed = True
+                    break
+                else:
+                    await self._writer.park()
+        except trio.TooSlowError:
+            self._lose(f"the peer took no byte for {stall_timeout_s:g} s")
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._lose(error)
+        self._written.set()
+
+    async def _timer_loop(self) -> None:
+        while True:
+            self._timer_set_for = self._next_deadline()
+            with trio.CancelScope(deadline=self._timer_set_for):
+                await self._timer.park()
+            now = trio.current_time()
+            deadline = self._machine.next_deadline()
+            if deadline is not None and deadline <= now:
+                self._machine.handle_timer(now)
+            while self._lingering and self._lingering[0][0] <= now:
+                self._give_up(self._lingering.popleft()[1])
+            self._after_machine()
+
+    def _next_deadline(self) -> float:
+        deadline = self._machine.next_deadline()
+        lingering = self._lingering[0][0] if self._lingering else math.inf
+        return lingering if deadline is None else min(deadline, lingering)
+
+    # -- events -----------------------------------------------------------------------------
+
+    def _after_machine(self) -> None:
+        """Do what follows from any call that moved the machine: events, output, timer."""
+        next_event = self._machine.next_event
+        while (event := next_event()) is not None:
+            self._on_event(event)
+        self._wake_tasks()
+
+    def _wake_tasks(self) -> None:
+        if self._machine.output_size:
+            self._writer.unpark()
+        if self._next_deadline() < self._timer_set_for:
+            self._timer.unpark()
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case StreamData(stream_id, data):
+                if stream := self._streams.get(stream_id):
+                    stream._on_data(data)
+            case WindowOpened(stream_id):
+                if stream := self._streams.get(stream_id):
+                    stream._on_window()
+            case StreamEof(stream_id):
+                if stream := self._streams.get(stream_id):
+                    stream._on_eof()
+            case StreamReset(stream_id, code):
+                if stream := self._streams.get(stream_id):
+                    stream._fail(trio.BrokenResourceError(f"the peer reset the stream ({code})"))
+            case StreamOpened(stream_id):
+                self._on_stream_opened(stream_id)
+            case PongReceived():
+                self._pongs.unpark_all()
+            case Established():
+                self._on_handshake_done(event)
+            case GoAwayReceived():
+                self._peer_going_away = True
+                self._end_if_abandoned()
+            case ConnectionLost(error):
+                self._lose(error or "the peer closed the connection")
+
+    def _on_handshake_done(self, event: Established) -> None:
+        self.peer_id = event.peer_id
+        self.public_key = event.public_key
+        self.security = event.security
+        self.established_at = self.idle_since = trio.current_time()
+        if refusal := self._on_established(self):
+            self._machine.close(CloseCode.NORMAL)
+            self._lose(refusal)
+        else:
+            self._admitted = True
+            self._settled.set()
+
+    def _on_stream_opened(self, stream_id: int) -> None:
+        if self._ending.is_set():
+            self._machine.reset(stream_id)
+        else:
+            stream = self._add_stream(stream_id, initiator=False)
+            self._nursery.start_soon(
+                serve_stream, stream, self._handlers, self._config.negotiate_timeout_s
+            )
+
+    # -- ending -----------------------------------------------------------------------------
+
+    def _lose(self, reason: Exception | str) -> None:
+        """End because of the peer or the network; the first reason is kept."""
+        if self.lost is None and not self._ending.is_set():
+            self.lost = reason
+        self._fail_streams(trio.BrokenResourceError(f"the connection ended: {reason}"))
+        self._end()
+
+    def _fail_streams(self, error: Exception) -> None:
+        keep_data = not isinstance(error, trio.ClosedResourceError)
+        for stream in list(self._streams.values()):
+            stream._fail(error, keep_data=keep_data)
+
+    def _end(self) -> None:
+        self._ending.set()
+        self._settled.set()
+        self._turns.wake_all()
+        self._writer.unpark()
+        self._pongs.unpark_all()
+
+    def _end_if_abandoned(self) -> None:
+        if self._peer_going_away and not self._streams:
+            self._lose("the peer closed the connection")
+
+    # -- for its streams --------------------------------------------------------------------
+
+    def _add_stream(self, stream_id: int, *, initiator: bool) -> Stream:
+        stream = self._streams[stream_id] = Stream(self, stream_id, initiator=initiator)
+        self.idle_since = math.inf
+        return stream
+
+    def _forget(self, stream: Stream) -> None:
+        if self._streams.pop(stream.stream_id, None) and not self._streams:
+            self.idle_since = trio.current_time()
+            self._idle.unpark_all()
+            self._end_if_abandoned()
+
+    def _has_room(self) -> bool:
+        return self._machine.output_size < self._config.send_high_water_bytes
+
+    def _send(self, stream_id: int, data: memoryview) -> int:
+        accepted = self._machine.send(stream_id, data)
+        self._writer.unpark()
+        return accepted
+
+    def _send_eof(self, stream_id: int) -> None:
+        self._machine.send_eof(stream_id)
+        self._wake_tasks()
+
+    def _reset(self, stream_id: int, code: int) -> None:
+        self._machine.reset(stream_id, code)
+        self._wake_tasks()
+
+    def _consumed(self, stream_id: int, count: int) -> None:
+        self._machine.consumed(stream_id, count, trio.current_time())
+        if self._machine.output_size:
+            self._writer.unpark()
+
+    def _linger(self, stream: Stream) -> None:
+        """Let the peer end a stream that is closed here, but not for ever."""
+        deadline = trio.current_time() + self._config.negotiate_timeout_s
+        self._lingering.append((deadline, stream.stream_id))
+        self._wake_tasks()
+
+    def _give_up(self, stream_id: int) -> None:
+        if stream := self._streams.get(stream_id):
+            self._machine.reset(stream_id)
+            self._forget(stream)

@@ -1,0 +1,85 @@
+"""What can be seen of a running node: log lines and counters.
+
+All logging of the package goes through this module, so that what is logged, at which level and
+about whom is decided once. Peers cause warnings at most: a peer must not be able to fill a log
+with tracebacks, except where its stream met a bug of ours.
+
+| level | what |
+|---|---|
+| ERROR | a bug of ours, with its traceback |
+| WARNING | a peer was penalized or banned |
+| INFO | peers come and go |
+| DEBUG | everything refused or lost, with the reason |
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sbp2p_keys.identity import PeerId
+
+_log = logging.getLogger("sbp2p")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectionStatistics:
+    """One connection at one moment. Bytes are those on the wire, encrypted and framed."""
+
+    peer_id: PeerId
+    remote_address: str
+    initiator: bool
+    security: str
+    bytes_sent: int
+    bytes_received: int
+    bytes_queued: int
+    open_streams: int
+    rtt_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwarmStatistics:
+    """The connection table at one moment, and what it has seen since it was opened."""
+
+    connections: tuple[ConnectionStatistics, ...]
+    half_open: int
+    dials: int
+    dials_failed: int
+    accepted: int
+    refused: int
+    bytes_sent: int
+    """Over all connections, closed ones included."""
+    bytes_received: int
+
+
+def report_bug(where: str, error: BaseException) -> None:
+    """Log an error that nobody raised on purpose, with its traceback."""
+    _log.error("bug in %s: %s", where, error, exc_info=error)
+
+
+def report_peer_connected(peer_id: PeerId, address: str, *, initiator: bool) -> None:
+    """Log that a peer is authenticated and admitted."""
+    _log.info("connected %s %s at %s", "to" if initiator else "from", peer_id, address)
+
+
+def report_peer_gone(peer_id: PeerId, reason: str) -> None:
+    """Log that a connection ended."""
+    _log.info("connection with %s ended: %s", peer_id, reason)
+
+
+def report_penalty(peer_id: PeerId, points: int, reason: str, *, banned: bool) -> None:
+    """Log that a peer did something it should not have."""
+    outcome = "banned" if banned else f"{points} penalty points"
+    _log.warning("peer %s: %s: %s", peer_id, reason, outcome)
+
+
+def report_refused(who: object, reason: str) -> None:
+    """Log that an address, a peer or a stream was turned away."""
+    _log.debug("refused %s: %s", who, reason)
+
+
+def report_stream_failed(stream: object, reason: object) -> None:
+    """Log that a stream ended before its protocol did."""
+    _log.debug("%s failed: %s", stream, reason)
