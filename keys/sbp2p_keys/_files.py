@@ -116,6 +116,8 @@ def _write_new(path: Path, data: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY
     descriptor = os.open(path, flags, 0o600)
     try:
+        if _POSIX:
+            os.fchmod(descriptor, 0o600)  # the umask may have taken bits from the owner, too
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
