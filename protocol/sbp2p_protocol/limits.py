@@ -31,7 +31,7 @@ CID_TEXT_MAX: Final = 1 + 8 * CID_BYTES_MAX
 """Characters in a CID's text: base 2, the longest of the multibases."""
 
 CBOR_DEPTH_MAX: Final = 64
-"""Levels of nesting in dag-cbor; our schemas need 4. The reader recurses, so this bounds its stack."""
+"""Levels of nesting in dag-cbor; our schemas need 4. The reader recurses: this bounds its stack."""
 
 # -- negotiation --------------------------------------------------------------------------------
 
@@ -186,8 +186,15 @@ FILE_BYTES_MAX: Final = 2**62
 FILE_DEPTH_MAX: Final = 4
 """Levels of nodes over a leaf; 1024 links a node reach a pebibyte with 3."""
 
-TREE_NODES_MAX: Final = 4 * VERSION_FILES_MAX
-"""Nodes in a version's tree: one for each file and directory, and those under the largest files."""
+TREE_LINKS_MAX: Final = 4 * VERSION_FILES_MAX
+"""Directory entries and links between file nodes in a version's tree; about 500 bytes each when
+read. One for each file and directory, and one for each GiB of the largest files."""
 
-TREE_BYTES_MAX: Final = 512 * MIB
-"""Bytes in all nodes of a version's tree: about 51 for each of VERSION_LEAVES_MAX, twice."""
+# -- connections --------------------------------------------------------------------------------
+
+UPGRADE_MAX_BYTES: Final = 64 * KIB
+"""Bytes from a peer that is not authenticated yet. An honest upgrade takes about 500, and one with
+every proposal and an RSA identity less than 24 KiB."""
+
+UPGRADE_READ_BYTES: Final = 4 * KIB
+"""Bytes taken from one read during the upgrade: what a half-open connection makes us hold."""
