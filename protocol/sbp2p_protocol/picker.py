@@ -46,8 +46,9 @@ PeerKey = TypeVar("PeerKey")
 _SCAN: Final = 128
 _PROBES: Final = 32
 _WINDOW: Final = 256
-_LISTED: Final = 64
+_LISTED: Final = 256
 _SLICE: Final = 512
+_SUBSLICE: Final = 16
 _SET_BITS: Final = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 _NONE: Final = -1
 
@@ -356,13 +357,21 @@ class Picker(Generic[PeerKey]):
             end = start + _SLICE
             both = int.from_bytes(bits[start:end], "little")
             both &= int.from_bytes(self._free[start:end], "little")
-            if both:
-                found += _indices(start, both, _SLICE)
-                if len(found) >= _LISTED:
-                    break
+            if both and not self._list_slice(found, start, both):
+                break
         self._rng.shuffle(found)
         found.sort(key=self._count.__getitem__, reverse=True)
         return found[-_LISTED:]
+
+    def _list_slice(self, found: list[int], start: int, both: int) -> bool:
+        """Add a slice's blocks to `found` until it is long enough; returns whether it is not."""
+        data = both.to_bytes(_SLICE, "little")
+        for at in range(0, _SLICE, _SUBSLICE):
+            part = int.from_bytes(data[at : at + _SUBSLICE], "little")
+            found += _indices(start + at, part, _SUBSLICE)
+            if len(found) >= _LISTED:
+                return False
+        return True
 
     def _take(self, index: int, peer: PeerKey, entry: _Peer) -> None:
         self._leave_bucket(index)
