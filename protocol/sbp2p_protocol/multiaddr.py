@@ -220,12 +220,15 @@ def _check_structure(data: bytes) -> None:
     offset = 0
     while offset < len(data):
         code, offset = decode_uvarint(data, offset)
-        size = codec_by_name(protocol_with_code(code).codec).SIZE
-        if size < 0:
-            length, offset = decode_uvarint(data, offset)
+        codec = protocol_with_code(code).codec
+        if codec is None:
+            continue
+        bits = codec_by_name(codec).SIZE
+        if bits > 0:
+            offset += bits // 8
         else:
-            length = size // 8
-        offset += length
+            length, offset = decode_uvarint(data, offset)
+            offset += length
     if offset != len(data):
         raise ValueError("multiaddr ends inside a value")
 

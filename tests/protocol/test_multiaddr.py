@@ -183,6 +183,11 @@ def test_a_peer_id_alone() -> None:
         alone.without_peer()
 
 
+def test_a_zone_is_framed_by_its_length() -> None:
+    address = parse_address("/ip6zone/1.2.3.4/ip6/fe80::1/tcp/1")
+    assert address_from_bytes(address.to_bytes()) == address
+
+
 def test_addresses_are_values() -> None:
     one, two = parse_address("/memory/1"), parse_address("/memory/1/")
     assert one == two
