@@ -24,9 +24,10 @@ import os
 import threading
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
 from blake3 import blake3
 
@@ -43,24 +44,40 @@ RUN_BYTES: Final = 8 * MIB
 RUN_BLOCKS: Final = 1024
 """Blocks in a run at most; files of many small tensors have small blocks."""
 DIGEST_SIZE: Final = 32
+UNREADABLE: Final = bytes(DIGEST_SIZE)
+"""Stands for the digest of a block that could not be read; no bytes are known to hash to it."""
 
 
 class HashingStoppedError(CheckpointError):
     """`should_stop` said so; nothing was published."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeafList:
-    """The leaves of one file in order, packed: 36 bytes each."""
+class LeafList(Sequence[tuple[bytes, int]]):
+    """The (digest, length) leaves of one file in order, packed: 36 bytes each."""
 
-    digests: bytearray = field(default_factory=bytearray)
-    lengths: array[int] = field(default_factory=lambda: array("I"))
+    __slots__ = ("digests", "lengths")
+
+    def __init__(self) -> None:
+        self.digests = bytearray()
+        self.lengths = array("I")
 
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @overload
+    def __getitem__(self, at: int) -> tuple[bytes, int]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[tuple[bytes, int]]: ...
+
+    def __getitem__(self, at: int | slice) -> tuple[bytes, int] | list[tuple[bytes, int]]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        length = self.lengths[at]
+        start = at % len(self) * DIGEST_SIZE
+        return bytes(self.digests[start : start + DIGEST_SIZE]), length
+
     def __iter__(self) -> Iterator[tuple[bytes, int]]:
-        """Yield (digest, length) of each leaf."""
         with memoryview(self.digests) as view:
             for number, length in enumerate(self.lengths):
                 start = number * DIGEST_SIZE
@@ -69,15 +86,41 @@ class LeafList:
 
 @dataclass(slots=True)
 class HashJob:
-    """A file to hash: its open descriptor and the lengths of its blocks, which must fill it."""
+    """A file to hash: its open descriptor, and the lengths of its blocks from the first byte on.
+
+    A `tolerant` job never fails: a block that cannot be read gets the digest UNREADABLE, and a file
+    that is not what it was is marked `changed`.
+    """
 
     file: SourceFile
     descriptor: int
     lengths: Iterable[int]
     leaves: LeafList = field(default_factory=LeafList)
+    tolerant: bool = False
+    changed: bool = False
+    known_bytes: int = 0
+    """Bytes whose leaves were there from the start and are not hashed again."""
+    status: os.stat_result | None = None
+    """What the file looked like after it was read."""
+
+    def skip(self, leaves: Iterable[tuple[bytes, int]]) -> None:
+        """Take the leaves of the whole file as known: nothing of it will be read."""
+        for digest, length in leaves:
+            self.leaves.digests += digest
+            self.leaves.lengths.append(length)
+            self.known_bytes += length
+        self.lengths = ()
 
     def finish(self) -> None:
         """Check that the file is still what it was, and close it."""
+        try:
+            self._check()
+        except CheckpointError:
+            if not self.tolerant:
+                raise
+            self.changed = True
+
+    def _check(self) -> None:
         try:
             status = os.fstat(self.descriptor)
             named = self.file.location.stat(follow_symlinks=False)
@@ -87,6 +130,7 @@ class HashJob:
             os.close(self.descriptor)
         if not self.file.matches(status) or not self.file.matches(named):
             raise changed(self.file)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +188,7 @@ def hash_files(
                 run, future = pending.popleft()
                 run.job.leaves.digests.extend(future.result())
                 run.job.leaves.lengths.extend(run.lengths)
-                done += sum(run.lengths)
+                done += sum(run.lengths) + (run.job.known_bytes if run.last else 0)
                 if progress is not None:
                     progress(done, total_bytes)
                 if run.last:
@@ -187,8 +231,14 @@ class _RunHasher:
         found = bytearray()
         for length in run.lengths:
             block = buffer[:length]
-            _read_exactly(run.job.file, descriptor, block, offset)
-            found += blake3(block).digest()
+            try:
+                _read_exactly(run.job.file, descriptor, block, offset)
+            except CheckpointError:
+                if not run.job.tolerant:
+                    raise
+                found += UNREADABLE
+            else:
+                found += blake3(block).digest()
             offset += length
         return bytes(found)
 

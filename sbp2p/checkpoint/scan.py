@@ -83,7 +83,7 @@ def scan(path: str | os.PathLike[str]) -> SourceTree:
     if stat.S_ISREG(status.st_mode):
         name = root.name if root.name not in ("", ".", "..") else resolved.name
         _require_name(name, root)
-        return SourceTree(resolved.parent, (_source_file(name, resolved, status),), ())
+        return SourceTree(resolved.parent, (source_file(name, resolved, status),), ())
     if not stat.S_ISDIR(status.st_mode):
         raise CheckpointError(f"{root} is neither a file nor a directory")
     walk = _Walk()
@@ -145,10 +145,11 @@ class _Walk:
         elif len(self.files) >= VERSION_FILES_MAX:
             raise CheckpointError(f"more than {VERSION_FILES_MAX} files")
         else:
-            self.files.append(_source_file(prefix + entry.name, location, status))
+            self.files.append(source_file(prefix + entry.name, location, status))
 
 
-def _source_file(path: str, location: Path, status: os.stat_result) -> SourceFile:
+def source_file(path: str, location: Path, status: os.stat_result) -> SourceFile:
+    """Describe the file at `location` as `status` shows it."""
     return SourceFile(
         path, location, status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
     )
