@@ -38,7 +38,7 @@ from .identity import PrivateKey
 from .limits import KEY_FILE_MAX
 
 PBKDF2_ROUNDS: Final = 600_000
-"""OWASP's advice of 2023 for HMAC-SHA256. Costs 0.1 to 0.3 s, once a start."""
+"""OWASP's advice of 2023 for HMAC-SHA256. Costs 0.1 to 0.2 s, once a start."""
 
 _PLAIN: Final = "PRIVATE KEY"
 _ENCRYPTED: Final = "ENCRYPTED PRIVATE KEY"
