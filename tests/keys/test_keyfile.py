@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -315,12 +316,9 @@ def test_overwrite_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
 
 
 def test_overwrite_does_not_replace_a_folder(tmp_path: Path) -> None:
-    check_fault(
-        lambda: save_private_key(tmp_path, KEY, overwrite=True),
-        tmp_path,
-        errors.NotAFileError,
-        "directory",
-    )
+    for folder in (tmp_path, Path("/")):
+        save = partial(save_private_key, folder, KEY, overwrite=True)
+        check_fault(save, folder, errors.NotAFileError, "directory")
 
 
 def test_empty_passphrase_is_the_callers_mistake(tmp_path: Path) -> None:
