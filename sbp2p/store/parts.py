@@ -1,0 +1,192 @@
+"""The files that a download is making: writing blocks into them, and their rows in the index.
+
+Rules:
+- A part file has its row before a block in it is committed; the row's mtime is NULL while the
+  download is open, since our own writes move it, and the real one after a clean close.
+- A part file that nobody vouches for keeps an impossible mtime until it was hashed.
+- A file under its final name is never written to.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from sbp2p.store.errors import os_errors, store_error
+from sbp2p.store.extents import mark_incomplete
+from sbp2p.store.files import OpenFiles, sync_files, write_all
+from sbp2p.store.records import FileStamp, Location
+from sbp2p.store.targets import TargetState, leaves_of
+from sbp2p.store.versions import link_files
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from sbp2p.store.index import Index
+    from sbp2p.store.targets import Target, TargetOpener
+    from sbp2p_protocol.blocktable import BlockTable
+
+NOT_TRUSTED: Final = -1
+"""As an mtime: no file has it, so the part file is hashed when the download is opened again."""
+
+
+class PartFiles:
+    """The targets of one download, open for writing. Thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        index: Index,
+        table: BlockTable,
+        targets: Sequence[Target],
+        opener: TargetOpener,
+        folder: Path,
+        version_row: int,
+        max_open_files: int,
+    ) -> None:
+        self.index = index
+        self.table = table
+        self.targets = {target.number: target for target in targets}
+        self.folder = folder
+        self.version_row = version_row
+        self._opener = opener
+        self._files = OpenFiles(max_open_files, os.O_RDWR | os.O_NOFOLLOW)
+        self._lock = threading.Lock()
+
+    def places(self, block: int) -> list[tuple[Target, int]]:
+        """Return the (target, offset) pairs where a block has to be written."""
+        return [
+            (target, offset)
+            for number, offset in self.table.locations(block)
+            if (target := self.targets.get(number)) is not None
+            and target.state is not TargetState.IN_PLACE
+        ]
+
+    def write(self, block: int, chunks: Sequence[Buffer]) -> None:
+        """Write a block whose hash is right to all its places; raises StoreError."""
+        for target, offset in self.places(block):
+            if not target.made:
+                self.make(target)
+            try:
+                file = self._files.take(os.fsencode(target.part))
+                try:
+                    write_all(file.fd, chunks, offset)
+                finally:
+                    self._files.give(file)
+            except OSError as error:
+                raise store_error(error, "write to", target.part) from error
+
+    def make(self, target: Target) -> None:
+        """Make the part file of a target that did not need one when the download opened."""
+        with self._lock:
+            if not target.made:
+                self._opener.make_part(target)
+                target.state = TargetState.PART
+                self.register([target])
+
+    def register(self, targets: Sequence[Target]) -> None:
+        """Give part files their rows, and tie all of `targets` to the version."""
+        with self.index.writing() as db:
+            for target in targets:
+                if target.state is TargetState.PART:
+                    target.row = _insert_part(db, target)
+            self.link(db, targets)
+
+    def trust(self, target: Target) -> None:
+        """Note that a suspect part file was hashed."""
+        target.suspect = False
+        self.register([target])
+
+    def link(self, db: sqlite3.Connection, targets: Sequence[Target]) -> None:
+        """Tie the rows of files to the version."""
+        rows = [(target.number, target.row) for target in targets if target.row != -1]
+        link_files(db, self.version_row, rows)
+
+    def take_in_place(self, target: Target, stamp: FileStamp) -> None:
+        """Adopt the file under a final name: it was hashed and has the right bytes."""
+        with self.index.writing() as db:
+            target.row = self._insert_final(db, target, stamp)
+            self.link(db, [target])
+        target.state = TargetState.IN_PLACE
+
+    def _insert_final(self, db: sqlite3.Connection, target: Target, stamp: FileStamp) -> int:
+        path = os.fsencode(target.final)
+        old = db.execute("SELECT id FROM file WHERE path = ?", (path,)).fetchone()
+        if old is not None:
+            mark_incomplete(db, old[0])
+            db.execute("DELETE FROM file WHERE id = ?", old)
+        (row,) = db.execute(
+            "INSERT INTO file (path, size, mtime_ns, inode) VALUES (?, ?, ?, ?) RETURNING id",
+            (path, *stamp),
+        ).fetchone()
+        offset = 0
+        for digest, length in leaves_of(self.table, target.number):
+            db.execute("INSERT INTO extent VALUES (?, ?, ?, ?)", (row, offset, length, digest))
+            offset += length
+        return int(row)
+
+    def sync(self, blocks: Collection[int]) -> None:
+        """Bring the data of blocks to the disk; raises StoreError."""
+        dirty = {target.number: target for block in blocks for target, _ in self.places(block)}
+        with os_errors("sync the files in", self.folder):
+            sync_files(
+                [os.fsencode(target.part) for target in dirty.values()], self._files, self.folder
+            )
+
+    def record(self, blocks: Collection[int]) -> None:
+        """Add blocks that are on disk to the index, durably; raises StoreError."""
+        with self.index.writing() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO extent (file_id, offset, length, digest)"
+                " VALUES (?, ?, ?, ?)",
+                self._rows(blocks),
+            )
+
+    def _rows(self, blocks: Collection[int]) -> Iterator[tuple[int, int, int, bytes]]:
+        for block in blocks:
+            length, digest = self.table.length(block), self.table.digest(block)
+            for target, offset in self.places(block):
+                yield target.row, offset, length, digest
+
+    def location(self, block: int) -> Location | None:
+        """Return where a block can be read before it is committed."""
+        for target, offset in self.places(block):
+            return Location(-1, os.fsencode(target.part), offset, self.table.length(block), None)
+        return None
+
+    def close_part(self, target: Target) -> None:
+        """Close the descriptor of a part file."""
+        self._files.forget(os.fsencode(target.part))
+
+    def close(self) -> None:
+        """Close the files and note the mtimes they have, so that later changes are noticed."""
+        self._files.close()
+        rows = []
+        for target in self.targets.values():
+            if target.state is TargetState.PART and target.made and not target.suspect:
+                with os_errors("look at", target.part):
+                    rows.append((target.part.lstat().st_mtime_ns, target.row))
+        with self.index.writing() as db:
+            db.executemany("UPDATE file SET mtime_ns = ? WHERE id = ? AND part = 1", rows)
+
+
+def _insert_part(db: sqlite3.Connection, target: Target) -> int:
+    with os_errors("look at", target.part):
+        stamp = FileStamp.of(target.part.lstat())
+    (row,) = db.execute(
+        "INSERT INTO file (path, size, inode, mtime_ns, part, fetched)"
+        " VALUES (?, ?, ?, ?, 1, 1) ON CONFLICT (path) DO UPDATE SET"
+        " size = excluded.size, inode = excluded.inode, mtime_ns = excluded.mtime_ns RETURNING id",
+        (
+            os.fsencode(target.part),
+            stamp.size,
+            stamp.inode,
+            NOT_TRUSTED if target.suspect else None,
+        ),
+    ).fetchone()
+    return int(row)

@@ -1,0 +1,121 @@
+"""Forgetting a version, and deleting those of its files that nobody else needs.
+
+Rules: a file is deleted only if a download of this node made it, no other version here has it, and
+it is still what was verified. Files are deleted before the index forgets them, so that after a
+crash the same removal can be run again. A download that is running is not removed under it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbp2p.store.errors import os_errors
+from sbp2p.store.finish import LOCK_NAME, release_work_folder
+from sbp2p.store.locks import FileLock
+from sbp2p.store.loose import held, sweep
+from sbp2p.store.records import FileStamp, RemovedVersion
+from sbp2p.store.targets import work_folder
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from sbp2p.store.index import Index
+    from sbp2p.store.records import VersionRecord
+
+
+@dataclass(slots=True)
+class _Tally:
+    deleted: int = 0
+    bytes: int = 0
+    kept: list[Path] = field(default_factory=list)
+
+
+def remove_versions(
+    index: Index, records: Sequence[VersionRecord], *, delete_files: bool
+) -> RemovedVersion:
+    """Remove versions; see `Store.remove_version`."""
+    tally = _Tally()
+    with ExitStack() as stack:
+        for record in records:
+            _lock_download(stack, record)
+        with index.reading() as db:
+            files = [row for record in records for row in _own_files(db, record, records)]
+        if delete_files:
+            deletable = {record.row for record in records if record.role == "fetch"}
+            for version_row, *row in files:
+                if version_row in deletable:
+                    _delete(row, tally)
+            for record in records:
+                _remove_empty_folders(record, files)
+        with index.writing() as db:
+            loose = [cid for record in records for cid in held(db, record.row)]
+            for record in records:
+                db.execute("DELETE FROM version WHERE id = ?", (record.row,))
+            sweep(db, loose)
+            db.executemany(
+                "DELETE FROM file WHERE id = ? AND NOT EXISTS"
+                " (SELECT 1 FROM version_file WHERE file_id = file.id)",
+                ((row[1],) for row in files),
+            )
+    return RemovedVersion(len(records), tally.deleted, tally.bytes, tuple(tally.kept))
+
+
+def _lock_download(stack: ExitStack, record: VersionRecord) -> None:
+    """Refuse while a download into this folder runs; keep one from starting meanwhile."""
+    folder = work_folder(record.root_path, record.cid)
+    if folder.is_dir():
+        lock = FileLock(folder / LOCK_NAME, f"the download of {record.name} into {folder.parent}")
+        lock.acquire()
+        stack.callback(release_work_folder, folder, lock)
+
+
+def _own_files(
+    db: sqlite3.Connection, record: VersionRecord, removed: Sequence[VersionRecord]
+) -> list[tuple[Any, ...]]:
+    """Return the index rows of files that only the removed versions have."""
+    return db.execute(
+        "SELECT v.version_id, f.id, f.path, f.size, f.mtime_ns, f.inode, f.part, f.fetched"
+        " FROM version_file v JOIN file f ON f.id = v.file_id WHERE v.version_id = ?"
+        " AND NOT EXISTS (SELECT 1 FROM version_file o WHERE o.file_id = f.id"
+        " AND o.version_id NOT IN (SELECT value FROM json_each(?)))",
+        (record.row, json.dumps([each.row for each in removed])),
+    ).fetchall()
+
+
+def _delete(row: list[Any], tally: _Tally) -> None:
+    _, path, size, mtime_ns, inode, part, fetched = row
+    name = Path(os.fsdecode(path))
+    with os_errors("delete", name):
+        try:
+            stat = name.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        same = FileStamp.of(stat) == (size, mtime_ns, inode)
+        if not part and not (fetched and same):
+            tally.kept.append(name)
+            return
+        name.unlink()
+    tally.deleted += 1
+    tally.bytes += size
+
+
+def _remove_empty_folders(record: VersionRecord, files: Sequence[tuple[Any, ...]]) -> None:
+    """Remove the folders inside the version's own that held its files and hold nothing now."""
+    folders = {
+        folder
+        for row in files
+        if row[0] == record.row
+        for folder in Path(os.fsdecode(row[2])).parents
+        if record.root_path in folder.parents
+    }
+    for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
+        try:
+            folder.rmdir()
+        except OSError:  # not empty, or gone
+            continue
