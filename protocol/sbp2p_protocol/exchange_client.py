@@ -75,7 +75,6 @@ from .limits import (
     EXCHANGE_NODES_BATCH,
     EXCHANGE_QUEUE_MAX,
     EXCHANGE_REQUEST_BATCH,
-    NODE_BLOCK_MAX,
 )
 from .pipeline import Pipeline
 
@@ -85,6 +84,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .cid import Cid
+
+NODE_ESTIMATE: Final = 64 * 1024
+"""Bytes that an asked loose block counts for until it comes: a node of 1024 links has 50 KiB. At
+NODE_BLOCK_MAX each, two of them would fill a new peer's window."""
 
 PROGRESS_BYTES: Final = 16 * 1024
 """Payload that counts as progress: 16 KiB in 10 s is 13 kbit/s, below any link worth having."""
@@ -99,7 +102,7 @@ class ClientState(Enum):
 
 
 class _Debt:
-    """One block that the peer owes."""
+    """One block that the peer owes; `length` is an estimate when there is a CID."""
 
     __slots__ = ("asked_at", "cid", "length", "wanted")
 
@@ -210,7 +213,7 @@ class ExchangeClient:
     def get_nodes(self, cids: Iterable[Cid], now: float) -> None:
         """Ask for loose blocks by CID, whose lengths are not known; otherwise like `request`."""
         self._require_open()
-        asked = [cid for cid in cids if self._add_debt(cid.digest, NODE_BLOCK_MAX, cid, now)]
+        asked = [cid for cid in cids if self._add_debt(cid.digest, NODE_ESTIMATE, cid, now)]
         for at in range(0, len(asked), EXCHANGE_NODES_BATCH):
             self._send(GetNodes(tuple(asked[at : at + EXCHANGE_NODES_BATCH])))
 
@@ -364,7 +367,7 @@ class ExchangeClient:
         debt = self._debts.get(header.digest)
         if debt is None:
             raise RemoteProtocolError(f"block {header.digest.hex()[:16]} was not asked for")
-        if header.length != debt.length and (debt.cid is None or header.length > debt.length):
+        if debt.cid is None and header.length != debt.length:
             raise RemoteProtocolError(
                 f"block {header.digest.hex()[:16]} of {header.length} bytes, not {debt.length}"
             )

@@ -30,6 +30,7 @@ from .limits import (
     EXCHANGE_PEER_ID_MAX,
     EXCHANGE_REQUEST_BATCH,
     EXCHANGE_TEXT_MAX,
+    NODE_BLOCK_MAX,
     VERSION_LEAVES_MAX,
 )
 
@@ -40,6 +41,7 @@ PROTOCOL_ID: Final = "/sbp2p/exchange/1.0.0"
 EXCHANGE_VERSION: Final = 1
 """What HELLO says; a peer that says more still speaks this one."""
 
+_PAYLOAD_MAX: Final = max(BLOCK_MAX, NODE_BLOCK_MAX)
 _ID_MAX: Final = 2**32 - 1
 _NUMBER_MAX: Final = 2**63 - 1
 
@@ -386,7 +388,7 @@ _CODES: Final = frozenset(GoodbyeCode)
 _READERS: Final[dict[int, tuple[int, Callable[[list[dag_cbor.CborValue]], Message]]]] = {
     Kind.HELLO: (4, _read_hello),
     Kind.REQUEST: (1, lambda v: Request(_digests(v[1]))),
-    Kind.BLOCK: (2, lambda v: BlockHeader(_digest(v[1]), _integer(v[2], BLOCK_MAX))),
+    Kind.BLOCK: (2, lambda v: BlockHeader(_digest(v[1]), _integer(v[2], _PAYLOAD_MAX))),
     Kind.REJECT: (2, lambda v: Reject(_digests(v[1]), _reason(v[2]))),
     Kind.CANCEL: (1, lambda v: Cancel(_digests(v[1]))),
     Kind.SUBSCRIBE: (2, lambda v: Subscribe(_integer(v[1], _ID_MAX), _cid(v[2]))),

@@ -36,7 +36,7 @@ from .bitmap import bitmap_size
 from .errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from random import Random
 
     from .bitmap import Bitmap
@@ -389,14 +389,22 @@ class Picker(Generic[PeerKey]):
             if bits is not None and bits[byte] & mask:
                 other.free += change
 
-    def pick_duplicate(self, peer: PeerKey) -> int | None:
-        """In the endgame, choose a block that others are asked for and this peer has."""
+    def pick_duplicate(
+        self, peer: PeerKey, worth: Callable[[PeerKey, int], bool] = lambda _peer, _index: True
+    ) -> int | None:
+        """In the endgame, choose a block that others are asked for and this peer has.
+
+        Args:
+            peer: who would be asked, too.
+            worth: given the peer that was asked first and the block: is a second request worth it?
+        """
         if not self.endgame or len(self._duplicated) >= self._max_duplicates:
             return None
         entry = self._peers[peer]
         for index, askers in self._askers.items():
-            open_to_more = len(askers) < self._max_askers and index not in entry.asked
-            if open_to_more and self.has(peer, index):
+            if len(askers) >= self._max_askers or index in entry.asked:
+                continue
+            if self.has(peer, index) and worth(askers[0], index):
                 askers.append(peer)
                 entry.asked.add(index)
                 self._duplicated.add(index)

@@ -14,6 +14,7 @@ queue, and when the peer stalls.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final
 
@@ -35,9 +36,9 @@ class Pipeline:
         "_rates",
         "_sample_bytes",
         "_sample_start",
+        "_shortest_rtt_s",
         "cap",
         "floor",
-        "rtt_s",
         "total_bytes",
         "window",
     )
@@ -46,11 +47,16 @@ class Pipeline:
         self.floor = min(floor, cap)
         self.cap = cap
         self.window = self.floor
-        self.rtt_s = _INITIAL_RTT_S
+        self._shortest_rtt_s = math.inf
         self.total_bytes = 0
         self._rates: deque[float] = deque(maxlen=_SAMPLES)
         self._sample_start: float | None = None
         self._sample_bytes = 0
+
+    @property
+    def rtt_s(self) -> float:
+        """Seconds of the shortest round trip; a guess before the first."""
+        return _INITIAL_RTT_S if math.isinf(self._shortest_rtt_s) else self._shortest_rtt_s
 
     @property
     def rate(self) -> float:
@@ -64,8 +70,8 @@ class Pipeline:
 
     def measured_rtt(self, rtt_s: float) -> None:
         """Take one round trip; the shortest ever counts, longer ones include queues."""
-        if 0 <= rtt_s < self.rtt_s:
-            self.rtt_s = rtt_s
+        if rtt_s >= 0:
+            self._shortest_rtt_s = min(self._shortest_rtt_s, rtt_s)
 
     def started(self, now: float) -> None:
         """Say that the peer owes something after owing nothing."""

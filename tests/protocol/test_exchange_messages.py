@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbp2p_protocol import dag_cbor
+from sbp2p_protocol.cid import DAG_PB, Cid, raw_cid
+from sbp2p_protocol.errors import RemoteProtocolError
+from sbp2p_protocol.exchange_frames import FrameSplitter
+from sbp2p_protocol.exchange_messages import (
+    BlockHeader,
+    Cancel,
+    GetNodes,
+    GetVersion,
+    Goodbye,
+    GoodbyeCode,
+    Have,
+    HaveAll,
+    HaveBitmap,
+    Hello,
+    Kind,
+    Message,
+    NotFound,
+    Reject,
+    RejectReason,
+    Request,
+    Resolve,
+    Subscribe,
+    Unsubscribe,
+    VersionHeader,
+    decode_message,
+    encode_message,
+)
+from sbp2p_protocol.framing import encode_length_prefixed
+from sbp2p_protocol.limits import (
+    BLOCK_MAX,
+    EXCHANGE_BITMAP_CHUNK,
+    EXCHANGE_FRAME_MAX,
+    EXCHANGE_HAVE_BATCH,
+    EXCHANGE_NODES_BATCH,
+    EXCHANGE_REQUEST_BATCH,
+    VERSION_LEAVES_MAX,
+)
+
+DIGEST = bytes(range(32))
+CID = Cid(1, DAG_PB, 0x1E, DIGEST)
+
+digests = st.binary(min_size=32, max_size=32)
+digest_tuples = st.lists(digests, min_size=1, max_size=5).map(tuple)
+numbers = st.integers(0, 2**32 - 1)
+cids = digests.map(lambda digest: Cid(1, DAG_PB, 0x1E, digest))
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(
+        Hello,
+        st.integers(1, 9),
+        st.lists(names, max_size=3).map(tuple),
+        st.integers(BLOCK_MAX, 2**40),
+        st.integers(1, 10**6),
+    ),
+    st.builds(Request, digest_tuples),
+    st.builds(BlockHeader, digests, st.integers(0, BLOCK_MAX)),
+    st.builds(Reject, digest_tuples, st.sampled_from(RejectReason)),
+    st.builds(Cancel, digest_tuples),
+    st.builds(Subscribe, numbers, cids),
+    st.builds(Unsubscribe, numbers),
+    st.builds(Have, numbers, st.lists(st.integers(0, VERSION_LEAVES_MAX - 1)).map(tuple)),
+    st.builds(HaveBitmap, numbers, st.integers(0, 1000).map(lambda n: 8 * n), st.binary()),
+    st.builds(HaveAll, numbers),
+    st.builds(GetNodes, st.lists(cids, min_size=1, max_size=5).map(tuple)),
+    st.builds(GetVersion, numbers, cids),
+    st.builds(
+        Resolve,
+        numbers,
+        st.binary(min_size=1, max_size=40),
+        names,
+        st.none() | st.integers(0, 2**63 - 1),
+    ),
+    st.builds(VersionHeader, numbers, st.integers(0, 4 * BLOCK_MAX)),
+    st.builds(NotFound, numbers),
+    st.builds(Goodbye, st.sampled_from(GoodbyeCode), st.just("") | names),
+)
+
+
+@given(messages)
+def test_messages_round_trip(message: Message) -> None:
+    frame = encode_message(message)
+    assert decode_message(frame) == message
+    value = dag_cbor.decode(frame)
+    assert isinstance(value, list)
+    assert decode_message(dag_cbor.encode([*value, {"later": 1}])) == message
+
+
+@given(st.binary(max_size=200))
+def test_garbage_raises_only_the_remote_error(frame: bytes) -> None:
+    with suppress(RemoteProtocolError):
+        decode_message(frame)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=40) | names,
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from([*Kind, 1, 3, 99, 100]), st.lists(values, max_size=5))
+def test_well_formed_nonsense_raises_only_the_remote_error(kind: int, fields: list[object]) -> None:
+    with suppress(RemoteProtocolError):
+        decode_message(dag_cbor.encode([kind, *fields]))
+
+
+def test_unknown_odd_kind_is_ignored_and_even_is_not() -> None:
+    assert decode_message(dag_cbor.encode([31, "choke"])) is None
+    with pytest.raises(RemoteProtocolError, match="must be understood"):
+        decode_message(dag_cbor.encode([32, "choke"]))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        ["HELLO"],
+        [Kind.REQUEST, []],
+        [Kind.REQUEST, [b"short"]],
+        [Kind.REQUEST, [DIGEST] * (EXCHANGE_REQUEST_BATCH + 1)],
+        [Kind.GET_NODES, [CID] * (EXCHANGE_NODES_BATCH + 1)],
+        [Kind.GET_NODES, [Cid(1, DAG_PB, 0, b"inline")]],
+        [Kind.BLOCK, DIGEST, BLOCK_MAX + 1],
+        [Kind.BLOCK, DIGEST, -1],
+        [Kind.HAVE, 1, [VERSION_LEAVES_MAX]],
+        [Kind.HAVE, 1, [0] * (EXCHANGE_HAVE_BATCH + 1)],
+        [Kind.HAVE_BITMAP, 1, 4, b"\x01"],
+        [Kind.HAVE_BITMAP, 1, 0, bytes(EXCHANGE_BITMAP_CHUNK + 1)],
+        [Kind.HELLO, 0, [], BLOCK_MAX, 1],
+        [Kind.HELLO, True, [], BLOCK_MAX, 1],
+        [Kind.HELLO, 1, [], 10, 1],
+        [Kind.SUBSCRIBE, 1, "root"],
+        [Kind.RESOLVE, 1, b"p", "", None],
+        [Kind.RESOLVE, 1, b"p", "x" * 300, None],
+        [Kind.GOODBYE, 0],
+    ],
+)
+def test_out_of_bounds_is_refused(fields: list[object]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_message(dag_cbor.encode(fields))
+
+
+def test_the_largest_messages_fit_in_a_frame() -> None:
+    largest: list[Message] = [
+        Request((DIGEST,) * EXCHANGE_REQUEST_BATCH),
+        GetNodes((CID,) * EXCHANGE_NODES_BATCH),
+        Have(2**32 - 1, (VERSION_LEAVES_MAX - 1,) * EXCHANGE_HAVE_BATCH),
+        HaveBitmap(2**32 - 1, 0, bytes(EXCHANGE_BITMAP_CHUNK)),
+    ]
+    for message in largest:
+        assert len(encode_message(message)) <= EXCHANGE_FRAME_MAX
+
+
+def test_unknown_reasons_and_codes_have_a_meaning() -> None:
+    assert decode_message(dag_cbor.encode([Kind.REJECT, [DIGEST], 77])) == Reject(
+        (DIGEST,), RejectReason.BUSY
+    )
+    assert decode_message(dag_cbor.encode([Kind.GOODBYE, 77, "x"])) == Goodbye(
+        GoodbyeCode.DONE, "x"
+    )
+
+
+def split(stream: bytes, cuts: list[int], lengths: dict[bytes, int]) -> list[bytes]:
+    """Read frames and, after those named in `lengths`, that many bytes of payload."""
+    splitter = FrameSplitter()
+    found: list[bytes] = []
+    edges = [0, *sorted(cuts), len(stream)]
+    in_payload = False
+    for start, end in pairwise(edges):
+        splitter.feed(stream[start:end])
+        while True:
+            if in_payload:
+                parts = splitter.take_payload()
+                if parts is None:
+                    break
+                found.append(b"".join(parts))
+                in_payload = False
+            frame = splitter.next_frame()
+            if frame is None:
+                break
+            found.append(frame)
+            if frame in lengths:
+                splitter.begin_payload(lengths[frame])
+                in_payload = True
+    assert not splitter.mid_message
+    return found
+
+
+@given(st.data())
+def test_frames_and_payloads_survive_any_cut(data: st.DataObject) -> None:
+    frames = data.draw(st.lists(st.binary(min_size=3, max_size=300), max_size=4, unique=True))
+    lengths = {frame: data.draw(st.sampled_from([0, 1, 5000, 70_000])) for frame in frames[::2]}
+    stream, expected = b"", []
+    for frame in frames:
+        stream += encode_length_prefixed(frame)
+        expected.append(frame)
+        if frame in lengths:
+            payload = bytes([len(expected)]) * lengths[frame]
+            stream += payload
+            expected.append(payload)
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
+    assert split(stream, cuts, lengths) == expected
+
+
+def test_byte_by_byte_payload_is_coalesced() -> None:
+    splitter = FrameSplitter()
+    splitter.feed(b"")
+    splitter.begin_payload(10_000)
+    parts = None
+    for index in range(10_000):
+        splitter.feed(bytes([index & 255]))
+        parts = splitter.take_payload()
+    assert parts is not None
+    assert len(parts) == 1
+    assert len(parts[0]) == 10_000
+
+
+@given(st.binary(max_size=40))
+def test_garbage_lengths_raise_only_the_remote_error(data: bytes) -> None:
+    splitter = FrameSplitter()
+    with suppress(RemoteProtocolError):
+        for index in range(len(data)):
+            splitter.feed(data[index : index + 1])
+            while splitter.next_frame() is not None:
+                pass
+
+
+def test_oversized_frame_is_refused_at_its_length() -> None:
+    splitter = FrameSplitter()
+    splitter.feed(b"\x81\x80\x04")
+    with pytest.raises(RemoteProtocolError):
+        splitter.next_frame()
+
+
+def test_leaf_ids_are_not_tree_ids() -> None:
+    assert decode_message(encode_message(GetNodes((raw_cid(DIGEST),)))) == GetNodes(
+        (raw_cid(DIGEST),)
+    )
