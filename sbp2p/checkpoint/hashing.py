@@ -100,8 +100,8 @@ class HashJob:
     changed: bool = False
     known_bytes: int = 0
     """Bytes whose leaves were there from the start and are not hashed again."""
-    status: os.stat_result | None = None
-    """What the file looked like after it was read."""
+    status: os.stat_result = field(init=False)
+    """What the file looked like after it was read; set by `finish`."""
 
     def skip(self, leaves: Iterable[tuple[bytes, int]]) -> None:
         """Take the leaves of the whole file as known: nothing of it will be read."""

@@ -360,7 +360,7 @@ def test_samples_are_what_they_claim(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_mutated_files_never_raise(name: str, data: st.DataObject) -> None:
     sample = bytearray(SAMPLES[name])
@@ -387,7 +387,7 @@ def test_truncated_files_never_raise(name: str) -> None:
         look(SAMPLES[name][:size])
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(
     magic=st.sampled_from([b"", b"GGUF\x03\0\0\0", b"PK\x03\x04", b"\x40" + bytes(7) + b"{"]),
     rest=st.binary(max_size=300),
@@ -396,7 +396,7 @@ def test_garbage_never_raises(magic: bytes, rest: bytes) -> None:
     look(magic + rest)
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(text=st.text(alphabet='{}[]":,\\ 0123dtypeshaU8_off', max_size=120))
 def test_json_garbage_never_raises(text: str) -> None:
     data = ("{" + text).encode()
