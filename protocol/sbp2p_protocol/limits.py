@@ -78,6 +78,15 @@ PEER_RECORD_ADDRESSES_MAX: Final = 64
 PERF_DOWNLOAD_MAX: Final = 1024 * 1024 * MIB
 """Bytes a peer may ask back in one perf run (1 TiB): a benchmark, not a subscription."""
 
+PERF_RUNS_MAX: Final = 4
+"""Perf runs served at once, one to a peer: more would measure only each other."""
+
+# -- peers --------------------------------------------------------------------------------------
+
+SCORED_PEERS_MAX: Final = 4096
+"""Peers whose penalty points are remembered, about 200 bytes each. Ids are free to make, so the
+least important entries give way."""
+
 # -- yamux --------------------------------------------------------------------------------------
 
 YAMUX_BASE_WINDOW: Final = 256 * KIB
@@ -198,3 +207,37 @@ every proposal and an RSA identity less than 24 KiB."""
 
 UPGRADE_READ_BYTES: Final = 4 * KIB
 """Bytes taken from one read during the upgrade: what a half-open connection makes us hold."""
+
+MANIFEST_MAX: Final = 64 * KIB
+"""Bytes in a manifest; a real one has under 1 KiB, and a node keeps thousands of them."""
+
+MODEL_NAME_MAX: Final = 128
+"""Characters in a model's name; Hugging Face allows 96 for each half of `org/model`."""
+
+PARENTS_MAX: Final = 64
+"""Manifests that one version names as its parents: inputs of one merge."""
+
+META_ENTRIES_MAX: Final = 64
+"""Entries in a manifest's `meta`."""
+
+META_KEY_MAX: Final = 64
+"""UTF-8 bytes in a key of `meta`."""
+
+META_VALUE_MAX: Final = 4 * KIB
+"""Bytes in a text or byte string in `meta`: a description, not a document."""
+
+TENSORS_MAX: Final = 1024 * KIB
+"""Tensors in a version's index, about 500 bytes each when read. A 256-expert model of 61 layers
+has 91,000 with its scales."""
+
+TENSOR_PAGES_MAX: Final = 256
+"""Pages of a tensor index, 1 MiB each: over 200 bytes for each of TENSORS_MAX."""
+
+TENSOR_NAME_MAX: Final = 4 * KIB
+"""UTF-8 bytes in a tensor's name; parameter paths in nested modules rarely pass 200."""
+
+LINK_TEXT_MAX: Final = 16 * KIB
+"""Characters in a link, which people paste."""
+
+LINK_PEERS_MAX: Final = 16
+"""Addresses in a link."""
