@@ -18,7 +18,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import StoreError
@@ -237,31 +237,52 @@ def sync_folder(folder: Path | str | bytes) -> None:
         os.close(fd)
 
 
-def make_folders(root: Path, relative: str) -> list[Path]:
-    """Create the folders that hold `relative` below `root`; returns the new ones, outermost first.
+def check_folders(root: Path, relative: str, seen: set[Path]) -> None:
+    """Refuse a path below `root` that cannot be made without following or removing something.
 
-    A symlink below the root is not followed: a version must not be able to write elsewhere.
+    Args:
+        root: the destination.
+        relative: the file's path below it.
+        seen: folders that need no second look; grows.
 
     Raises:
-        DestinationConflictError: a file or a symlink lies where a folder is needed.
+        DestinationConflictError: a file or a symlink lies where a folder is needed. A version must
+            not be able to write elsewhere.
+    """
+    folder = root
+    for name in relative.split("/")[:-1]:
+        folder = folder / name
+        if folder in seen:
+            continue
+        try:
+            mode = folder.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            kind = "a symlink" if stat.S_ISLNK(mode) else "a file"
+            raise DestinationConflictError(
+                f"{folder} is {kind}, and a folder of the version belongs there",
+                hint="Move it away, or choose another folder.",
+            )
+        seen.add(folder)
+
+
+def make_folders(root: Path, relative: str, seen: set[Path]) -> list[Path]:
+    """Create the folders that hold `relative` below `root`; returns the new ones, outermost first.
+
+    Raises:
+        DestinationConflictError: see `check_folders`.
         StoreError: a folder cannot be created.
     """
     made: list[Path] = []
     folder = root
     for name in relative.split("/")[:-1]:
         folder = folder / name
-        with os_errors("create", folder):
-            try:
+        with os_errors("create", folder), suppress(FileExistsError):
+            if folder not in seen:
                 folder.mkdir()
                 made.append(folder)
-            except FileExistsError:
-                mode = folder.lstat().st_mode
-                if not stat.S_ISDIR(mode):
-                    kind = "a symlink" if stat.S_ISLNK(mode) else "a file"
-                    raise DestinationConflictError(
-                        f"{folder} is {kind}, and a folder of the version belongs there",
-                        hint="Move it away, or choose another folder.",
-                    ) from None
+    check_folders(root, relative, seen)
     return made
 
 

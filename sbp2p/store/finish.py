@@ -121,8 +121,9 @@ class Finisher:
     def _rename(self, ready: list[Target]) -> None:
         root = self._download.destination
         folders: set[Path] = set()
+        seen: set[Path] = set()
         for target in ready:
-            for made in make_folders(root, self._table.files[target.number].path):
+            for made in make_folders(root, self._table.files[target.number].path, seen):
                 folders.add(made.parent)
             if not target.made:
                 self._parts.make(target)  # an empty file that met another one here

@@ -57,7 +57,7 @@ def open_download(
     folder = work_folder(root, manifest.cid)
     lock = _lock_folder(folder, manifest, root)
     try:
-        opener = TargetOpener(table, wanted, overwrite=overwrite)
+        opener = TargetOpener(table, wanted, root, overwrite=overwrite)
         with index.reading() as db:
             opener.look(db, targets)
         opener.make_parts(targets, folder)

@@ -32,7 +32,14 @@ from typing import TYPE_CHECKING, Final
 
 from sbp2p.store.errors import DestinationConflictError, os_errors
 from sbp2p.store.extents import file_extents, mark_incomplete, whole_leaves
-from sbp2p.store.files import below, check_free_space, merge_spans, reserve, sync_folder
+from sbp2p.store.files import (
+    below,
+    check_folders,
+    check_free_space,
+    merge_spans,
+    reserve,
+    sync_folder,
+)
 from sbp2p.store.records import FileStamp
 from sbp2p_protocol.bitmap import Bitmap
 
@@ -116,8 +123,10 @@ def make_targets(table: BlockTable, files: Iterable[int], root: Path, cid: Cid) 
 class TargetOpener:
     """Brings targets into their first state, and says which blocks are had."""
 
-    def __init__(self, table: BlockTable, wanted: Bitmap, *, overwrite: bool) -> None:
+    def __init__(self, table: BlockTable, wanted: Bitmap, root: Path, *, overwrite: bool) -> None:
         self._table = table
+        self._root = root
+        self._folders: set[Path] = set()
         self._wanted = wanted
         self._overwrite = overwrite
         self._seen = Bitmap(len(table))
@@ -139,6 +148,7 @@ class TargetOpener:
         for target in targets:
             file = self._table.files[target.number]
             with os_errors("look at", target.final):
+                check_folders(self._root, file.path, self._folders)
                 self._look_at(db, target, file)
             self._count_blocks(db, target)
 
@@ -315,8 +325,3 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.lstat()
     except FileNotFoundError:
         return None
-    except NotADirectoryError as error:
-        raise DestinationConflictError(
-            f"a file lies where {path.parent} is needed",
-            hint="Move it away, or choose another folder.",
-        ) from error
