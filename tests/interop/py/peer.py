@@ -130,6 +130,8 @@ class Peer:
         for peer in list(self.host.get_connected_peers()):
             for connection in self.host.get_network().get_connections(peer):
                 await connection.muxed_conn.secured_conn.close()
+            # py-libp2p would go on to use the dead connection for its next stream
+            await self.host.disconnect(peer)
         return {}
 
     async def hangup(self) -> dict[str, Any]:
