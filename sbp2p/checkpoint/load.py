@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sbp2p.errors import CheckpointError
 
+from .formats.layout import shown
 from .formats.pytorch_zip import STORAGE_DTYPE
 from .reader import PathLike, RawTensor, TensorReader
 from .select import matching
@@ -90,7 +91,7 @@ def _dtype(framework: Framework, module: ModuleType, tensor: TensorSpan) -> Any:
             hint="if you trust it: safetensors.torch.save_file(torch.load(FILE), NEW)",
         )
     raise CheckpointError(
-        f"tensor {tensor.name!r} is {tensor.dtype}, which {framework} has no dtype for",
+        f"tensor {shown(tensor.name)} is {tensor.dtype}, which {framework} has no dtype for",
         hint="read its bytes with TensorReader, or select other tensors",
     )
 

@@ -31,6 +31,7 @@ from sbp2p.errors import CheckpointError, NotFoundError
 from sbp2p_protocol.paths import check_path
 
 from .formats import ByteSource, TensorSpan, inspect
+from .formats.layout import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,7 +68,7 @@ class TensorReader:
             for name, shard in index.items():
                 if name not in self._places or self._places[name][0].location.name != shard:
                     raise CheckpointError(
-                        f"the index says that {shard} has tensor {name!r}, which it has not",
+                        f"the index says that {shard} has tensor {shown(name)}, which it has not",
                         hint="fetch the version again, or name the shards to load",
                     )
         except BaseException:
@@ -81,7 +82,7 @@ class TensorReader:
             if span.name in self._places and right is None:
                 other = self._places[span.name][0]
                 raise CheckpointError(
-                    f"tensor {span.name!r} is in {other.location} and in {file.location}",
+                    f"tensor {shown(span.name)} is in {other.location} and in {file.location}",
                     hint="name the one file to load",
                 )
             if right is None or right == file.location.name:
@@ -110,7 +111,7 @@ class TensorReader:
 
     def _place(self, name: str) -> tuple[_TensorFile, TensorSpan]:
         if (place := self._places.get(name)) is None:
-            raise NotFoundError(f"no tensor is named {name!r}")
+            raise NotFoundError(f"no tensor is named {shown(name)}")
         return place
 
     def close(self) -> None:
@@ -225,10 +226,10 @@ def _shards(index: Path) -> tuple[list[Path], dict[str, str]]:
     for name, shard in pairs:
         if not isinstance(name, str) or not isinstance(shard, str):
             raise CheckpointError(
-                f"{index}: tensor {name!r} is in {shard!r}, which is no file name"
+                f"{index}: tensor {shown(str(name))} is not in a file that has a name"
             )
         if "/" in shard or (reason := check_path(shard)) is not None:
             why = "a shard lies beside its index" if "/" in shard else reason
-            raise CheckpointError(f"{index}: shard {shard!r}: {why}")
+            raise CheckpointError(f"{index}: shard {shown(shard)}: {why}")
         found[name] = shard
     return [index.parent / shard for shard in sorted(set(found.values()))], found

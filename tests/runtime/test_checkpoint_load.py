@@ -139,7 +139,7 @@ def test_an_index_decides_between_two_copies_and_two_copies_alone_are_an_error(
     [
         ('{"weight_map": {"a": "../../etc/passwd"}}', "beside its index"),
         ('{"weight_map": {"a": ".."}}', "shard"),
-        ('{"weight_map": {"a": 3}}', "no file name"),
+        ('{"weight_map": {"a": 3}}', "file that has a name"),
         ('{"weight_map": []}', "not a shard index"),
         ("[" * 100_000, "not a shard index"),
         ("\u00e9", "not a shard index"),

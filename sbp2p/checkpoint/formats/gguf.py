@@ -20,7 +20,7 @@ from typing import Final
 
 from sbp2p_protocol.limits import TENSORS_PER_FILE_MAX
 
-from .layout import ByteSource, Layout, MalformedError, TensorSpan
+from .layout import ByteSource, Layout, MalformedError, TensorSpan, shown
 
 FORMAT: Final = "gguf"
 
@@ -175,10 +175,10 @@ def _info(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
         raise MalformedError("a tensor name is not UTF-8") from error
     dimensions = cursor.u32()
     if dimensions > DIMENSIONS_MAX:
-        raise MalformedError(f"tensor {name!r} has {dimensions} dimensions")
+        raise MalformedError(f"tensor {shown(name)} has {dimensions} dimensions")
     shape = tuple(cursor.u64() for _ in range(dimensions))
     if any(size >= 1 << 63 for size in shape):
-        raise MalformedError(f"tensor {name!r} has a dimension of 2^63 or more")
+        raise MalformedError(f"tensor {shown(name)} has a dimension of 2^63 or more")
     return name, shape[::-1], cursor.u32(), cursor.u64()
 
 
@@ -196,16 +196,16 @@ def _layout(
     for name, shape, kind, relative in reversed(ordered):
         offset = start + relative
         if relative % alignment or offset > size:
-            raise MalformedError(f"tensor {name!r} starts at a bad offset")
+            raise MalformedError(f"tensor {shown(name)} starts at a bad offset")
         reach = 0
         if 0 not in shape:
             reach, end = end - offset, offset
             if reach <= 0:
-                raise MalformedError(f"tensor {name!r} shares its place with another")
+                raise MalformedError(f"tensor {shown(name)} shares its place with another")
             spans.append((offset, reach))
         dtype, length = _length(shape, kind, reach)
         if not 0 <= length <= reach:
-            note = f"tensor {name!r}: {dtype} {shape} does not fit its {reach} bytes"
+            note = f"tensor {shown(name)}: {dtype} {shape} does not fit its {reach} bytes"
         tensors.append(TensorSpan(name, dtype, shape, offset, length))
     return Layout(FORMAT, tuple(spans[::-1]), None if note else tuple(tensors[::-1]), note)
 

@@ -82,6 +82,11 @@ class Layout:
     note: str = ""
 
 
+def shown(name: str | bytes) -> str:
+    """Return a name as a message may show it: quoted, escaped, and short whatever the file says."""
+    return repr(name) if len(name) <= 80 else f"{name[:80]!r}..."
+
+
 def require_disjoint(spans: Iterable[tuple[int, int]], end: int) -> None:
     """Raise MalformedError unless the sorted (offset, length) spans are disjoint, up to `end`."""
     position = 0

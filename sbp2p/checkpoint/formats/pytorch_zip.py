@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from sbp2p_protocol.limits import TENSORS_PER_FILE_MAX
 
-from .layout import ByteSource, Layout, MalformedError, TensorSpan, require_disjoint
+from .layout import ByteSource, Layout, MalformedError, TensorSpan, require_disjoint, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,7 @@ def _entries(directory: bytes, count: int) -> Iterator[_Entry]:
             raise MalformedError("zip directory entry is damaged")
         name = directory[name_at:extra_at]
         if name in names:
-            raise MalformedError(f"zip entry {name!r} occurs twice")
+            raise MalformedError(f"zip entry {shown(name)} occurs twice")
         names.add(name)
         extra = directory[extra_at : extra_at + extra_len]
         size, stored, header = _widen(extra, size, stored, record[16])
@@ -156,12 +156,12 @@ def _storage(source: ByteSource, entry: _Entry) -> TensorSpan | None:
         return None
     name = entry.name
     if entry.flags & _ENCRYPTED or entry.size != entry.stored_size or not name.isascii():
-        raise MalformedError(f"storage {name!r} is encrypted or damaged")
+        raise MalformedError(f"storage {shown(name)} is encrypted or damaged")
     local = source.read(entry.header, _LOCAL.size + len(name))
     magic, _, _, method, _, _, _, _, _, name_len, extra_len = _LOCAL.unpack_from(local)
     if magic != b"PK\x03\x04" or method != _STORED or name_len != len(name):
-        raise MalformedError(f"local header of {name!r} disagrees with the directory")
+        raise MalformedError(f"local header of {shown(name)} disagrees with the directory")
     if local[_LOCAL.size :] != name:
-        raise MalformedError(f"local header of {name!r} has another name")
+        raise MalformedError(f"local header of {shown(name)} has another name")
     offset = entry.header + _LOCAL.size + name_len + extra_len
     return TensorSpan(name.decode("ascii"), STORAGE_DTYPE, (entry.size,), offset, entry.size)

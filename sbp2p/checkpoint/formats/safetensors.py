@@ -24,7 +24,7 @@ from sbp2p_protocol.limits import (
     TENSORS_PER_FILE_MAX,
 )
 
-from .layout import ByteSource, Layout, MalformedError, TensorSpan
+from .layout import ByteSource, Layout, MalformedError, TensorSpan, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,14 +71,14 @@ def parse(source: ByteSource) -> Layout | None:
     position = start
     for tensor in tensors:
         if tensor.offset != position:
-            raise MalformedError(f"hole or overlap before tensor {tensor.name!r}")
+            raise MalformedError(f"hole or overlap before tensor {shown(tensor.name)}")
         position += tensor.length
     if position != source.size:
         raise MalformedError(f"tensors end at byte {position} of {source.size}")
     spans = tuple((t.offset, t.length) for t in tensors if t.length)
     for tensor in tensors:
         if not _fits(tensor):
-            note = f"tensor {tensor.name!r}: {tensor.dtype} {tensor.shape} is not its length"
+            note = f"tensor {shown(tensor.name)}: {tensor.dtype} {tensor.shape} is not its length"
             return Layout(FORMAT, spans, None, note)
     return Layout(FORMAT, spans, tuple(tensors))
 
@@ -103,7 +103,7 @@ def _tensors(text: str, start: int) -> Iterator[TensorSpan]:
             name, position = _string(text, position)
             position = _expect(text, position, ":")
             if name in seen:
-                raise MalformedError(f"name {name!r} occurs twice")
+                raise MalformedError(f"name {shown(name)} occurs twice")
             seen.add(name)
             if name == "__metadata__":
                 position = _skip_metadata(text, position)
@@ -144,10 +144,10 @@ def _tensor(text: str, position: int, name: str, start: int) -> tuple[TensorSpan
             if dtype is None or shape is None or extent is None or len(extent) != 2:
                 break
             if extent[1] < extent[0]:
-                raise MalformedError(f"tensor {name!r} ends before it begins")
+                raise MalformedError(f"tensor {shown(name)} ends before it begins")
             span = TensorSpan(name, dtype, shape, start + extent[0], extent[1] - extent[0])
             return span, position
-    raise MalformedError(f"tensor {name!r} is not described by dtype, shape and data_offsets")
+    raise MalformedError(f"tensor {shown(name)} is not described by dtype, shape and data_offsets")
 
 
 def _integers(text: str, name: str) -> tuple[int, ...]:
@@ -155,7 +155,7 @@ def _integers(text: str, name: str) -> tuple[int, ...]:
         return ()
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > TENSOR_DIMENSIONS_MAX or not all(map(_INTEGER.fullmatch, parts)):
-        raise MalformedError(f"tensor {name!r} has a bad list of integers")
+        raise MalformedError(f"tensor {shown(name)} has a bad list of integers")
     return tuple(map(int, parts))
 
 
