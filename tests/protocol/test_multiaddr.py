@@ -109,6 +109,8 @@ def test_lax_text_is_refused(text: str) -> None:
         "ffffffffffffffffff7f",
         "8906000000000000000000",
         "04" * 2000,
+        "2a052065746830",
+        "9003022f61",
     ],
 )
 def test_bad_binary_is_refused(binary: str) -> None:
