@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Final, overload
 
 from blake3 import blake3
 
+from sbp2p.checkpoint.scan import SourceFile, changed, open_source
 from sbp2p.errors import CheckpointError
 from sbp2p_protocol.limits import BLOCK_MAX, MIB
-
-from .scan import SourceFile, changed, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

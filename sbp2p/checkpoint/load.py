@@ -14,18 +14,17 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from sbp2p.checkpoint.formats.layout import shown
+from sbp2p.checkpoint.formats.pytorch_zip import STORAGE_DTYPE
+from sbp2p.checkpoint.reader import PathLike, RawTensor, TensorReader
+from sbp2p.checkpoint.select import matching
 from sbp2p.errors import CheckpointError
-
-from .formats.layout import shown
-from .formats.pytorch_zip import STORAGE_DTYPE
-from .reader import PathLike, RawTensor, TensorReader
-from .select import matching
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import ModuleType
 
-    from .formats import TensorSpan
+    from sbp2p.checkpoint.formats import TensorSpan
 
 Framework = Literal["torch", "numpy"]
 

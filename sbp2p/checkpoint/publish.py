@@ -23,6 +23,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from sbp2p.checkpoint.formats import ByteSource, inspect
+from sbp2p.checkpoint.hashing import HashJob, hash_files
+from sbp2p.checkpoint.scan import SourceFile, SourceTree, open_source, scan
 from sbp2p.errors import CheckpointError
 from sbp2p_protocol.blocktable import BlockTable, BlockTableBuilder
 from sbp2p_protocol.cuts import cut_lengths
@@ -31,18 +34,13 @@ from sbp2p_protocol.tensor_index import TensorEntry, build_tensor_index
 from sbp2p_protocol.tree import TreeFile, build_tree
 from sbp2p_protocol.unixfs import build_file
 
-from .formats import ByteSource, inspect
-from .hashing import HashJob, hash_files
-from .scan import SourceFile, SourceTree, open_source, scan
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from sbp2p.checkpoint.hashing import LeafList
     from sbp2p.store import Store
     from sbp2p_protocol.cid import Cid
-
-    from .hashing import LeafList
 
 INDEX_BATCH_ROWS: Final = 16_384
 """Blocks gathered before they go to the store's index in one transaction."""

@@ -27,11 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from sbp2p.checkpoint.formats import ByteSource, TensorSpan, inspect
+from sbp2p.checkpoint.formats.layout import shown
 from sbp2p.errors import CheckpointError, NotFoundError
 from sbp2p_protocol.paths import check_path
-
-from .formats import ByteSource, TensorSpan, inspect
-from .formats.layout import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

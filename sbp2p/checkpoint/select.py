@@ -21,17 +21,15 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import TYPE_CHECKING
 
+from sbp2p.checkpoint.formats.pytorch_zip import STORAGE_DTYPE
 from sbp2p.errors import NotFoundError
-
-from .formats.pytorch_zip import STORAGE_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sbp2p_protocol.tensor_index import TensorEntry
-
     from sbp2p_protocol.bitmap import Bitmap
     from sbp2p_protocol.blocktable import BlockTable
+    from sbp2p_protocol.tensor_index import TensorEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbp2p.checkpoint.hashing import HashJob, hash_files
+from sbp2p.checkpoint.scan import SourceFile, open_source, source_file
 from sbp2p.errors import CheckpointError
-
-from .hashing import HashJob, hash_files
-from .scan import SourceFile, open_source, source_file
 
 if TYPE_CHECKING:
     import os

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import gguf, pytorch_zip, safetensors
-from .layout import ByteSource, Layout, MalformedError, TensorSpan
+from sbp2p.checkpoint.formats import gguf, pytorch_zip, safetensors
+from sbp2p.checkpoint.formats.layout import ByteSource, Layout, MalformedError, TensorSpan
 
 __all__ = ["ByteSource", "Inspection", "Layout", "TensorSpan", "inspect"]
 

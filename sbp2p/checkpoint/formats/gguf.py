@@ -18,9 +18,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from sbp2p.checkpoint.formats.layout import ByteSource, Layout, MalformedError, TensorSpan, shown
 from sbp2p_protocol.limits import TENSORS_PER_FILE_MAX
-
-from .layout import ByteSource, Layout, MalformedError, TensorSpan, shown
 
 FORMAT: Final = "gguf"
 

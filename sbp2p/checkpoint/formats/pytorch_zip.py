@@ -17,9 +17,15 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from sbp2p.checkpoint.formats.layout import (
+    ByteSource,
+    Layout,
+    MalformedError,
+    TensorSpan,
+    require_disjoint,
+    shown,
+)
 from sbp2p_protocol.limits import TENSORS_PER_FILE_MAX
-
-from .layout import ByteSource, Layout, MalformedError, TensorSpan, require_disjoint, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

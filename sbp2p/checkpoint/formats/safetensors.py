@@ -19,12 +19,11 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
+from sbp2p.checkpoint.formats.layout import ByteSource, Layout, MalformedError, TensorSpan, shown
 from sbp2p_protocol.limits import (
     TENSOR_DIMENSIONS_MAX,
     TENSORS_PER_FILE_MAX,
 )
-
-from .layout import ByteSource, Layout, MalformedError, TensorSpan, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
