@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from sbp2p.config import StoreConfig
-from sbp2p.store import Store
 from sbp2p_keys.identity import PrivateKey
 from sbp2p_keys.signing import SignedDocument
 from sbp2p_protocol.bitmap import Bitmap
@@ -21,8 +19,9 @@ from sbp2p_protocol.paths import path_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-    from sbp2p.store import Download
+    from sbp2p.store import Download, Store
 
 PUBLISHER = PrivateKey.from_seed(bytes(range(32)))
 BLOCK = 4096

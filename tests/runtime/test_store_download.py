@@ -15,11 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.runtime.store_samples import Sample
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "home", SMALL_BATCH) as opened:
         yield opened
+
+
+def _get(
+    version: Sample, store: Store, root: Path, *, adopt: bool = False, overwrite: bool = False
+) -> None:
+    with version.open(store, root, overwrite=overwrite) as download:
+        if adopt:
+            for _ in download.adopt_local():
+                pass
+        version.fetch(download)
+        download.finish()
 
 
 def test_fetches_every_file_and_seeds_from_there(store: Store, tmp_path: Path) -> None:
@@ -290,19 +303,11 @@ def test_a_different_file_is_never_overwritten_silently(
     (root / "d").mkdir(parents=True)
     (root / "d/f").write_bytes(theirs)
     with pytest.raises(DestinationConflictError, match=r"d/f exists and is a different file"):
-        with version.open(store, root) as download:
-            for _ in download.adopt_local():
-                pass
-    with pytest.raises(DestinationConflictError):
-        with version.open(store, root) as download:
-            version.fetch(download)
-            download.finish()
+        _get(version, store, root, adopt=True)
+    with pytest.raises(DestinationConflictError, match=r"d/f exists and is a different file"):
+        _get(version, store, root)
     assert (root / "d/f").read_bytes() == theirs
-    with version.open(store, root, overwrite=True) as download:
-        for _ in download.adopt_local():
-            pass
-        version.fetch(download)
-        download.finish()
+    _get(version, store, root, adopt=True, overwrite=True)
     version.assert_at(root)
 
 
@@ -338,11 +343,7 @@ def test_a_version_over_an_older_one_in_the_same_folder(store: Store, tmp_path: 
     root = tmp_path / "out"
     old, new = model("a"), sample(model("b").files, version=2)
     for version in (old, new):
-        with version.open(store, root, overwrite=True) as download:
-            for _ in download.adopt_local():
-                pass
-            version.fetch(download)
-            download.finish()
+        _get(version, store, root, adopt=True, overwrite=True)
         version.assert_at(root)
     assert [record.complete for record in store.versions()] == [False, True]
     assert store.have_bitmap(new.table).all()
