@@ -24,9 +24,17 @@ WORK = ROOT / ".bench"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One contender's work in one round: seconds, CPU seconds and peak RSS, by role."""
+    """One contender's work in one round.
+
+    Attributes:
+        seconds: the work itself, as the tool tells it.
+        wall_s: the whole process that did it, start included; 0 where there is no such process.
+        cpu_s: CPU seconds, by role.
+        rss_mb: peak resident megabytes, by role.
+    """
 
     seconds: float
+    wall_s: float = 0.0
     cpu_s: Mapping[str, float] = field(default_factory=dict)
     rss_mb: Mapping[str, float] = field(default_factory=dict)
 
@@ -101,15 +109,18 @@ def median_ratio(ours: Sequence[Sample], theirs: Sequence[Sample]) -> float:
 
 def print_table(samples: Mapping[str, Sequence[Sample]], *, gigabytes: float | None) -> None:
     """Print median, spread and, where bytes were moved, the rate of every contender."""
-    print(f"{'':<26}{'median':>10}{'min':>10}{'max':>10}{'GB/s':>9}{'CPU s':>9}{'RSS MB':>9}")
+    print(
+        f"{'':<24}{'median':>9}{'min':>9}{'max':>9}{'process':>9}{'GB/s':>7}{'CPU s':>8}{'RSS MB':>8}"
+    )
     for name, rows in samples.items():
         seconds = [row.seconds for row in rows]
         median = statistics.median(seconds)
-        rate = f"{gigabytes / median:9.2f}" if gigabytes else " " * 9
+        wall = statistics.median(row.wall_s for row in rows)
         cpu = statistics.median(sum(row.cpu_s.values()) for row in rows)
         rss = statistics.median(max(row.rss_mb.values(), default=0.0) for row in rows)
-        spread = f"{min(seconds):9.3f}s{max(seconds):9.3f}s"
-        print(f"{name:<26}{median:9.3f}s{spread}{rate}{cpu:9.2f}{rss:9.1f}")
+        columns = [f"{value:9.3f}" for value in (median, min(seconds), max(seconds), wall)]
+        rate = f"{gigabytes / median:7.2f}" if gigabytes else " " * 7
+        print(f"{name:<24}{''.join(columns)}{rate}{cpu:8.2f}{rss:8.1f}")
 
 
 def machine() -> dict[str, Any]:
