@@ -312,6 +312,15 @@ def test_plain_zip_layouts() -> None:
     assert "more than one" in two.note
 
 
+def test_zip64_sizes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 20)  # as if every number were over 4 GiB
+    data = make_zip({"m/data.pkl": b"p" * 30, "m/data/0": b"y" * 50, "m/data/1": b"z" * 60})
+    assert data.count(b"\xff\xff\xff\xff") >= 6
+    layout = look(data).layout
+    assert layout is not None
+    assert [data[at : at + size] for at, size in layout.spans] == [b"y" * 50, b"z" * 60]
+
+
 def test_zip_with_a_lying_local_header_is_opaque() -> None:
     data = bytearray(make_zip({"m/data.pkl": b"p", "m/data/0": b"y" * 50}))
     data[data.index(b"m/data/0")] = ord("n")
