@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sbp2p_protocol.limits import KIB, MIB
+from sbp2p_protocol.limits import MIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,10 @@ class SwarmConfig:
     ban_score: int = 100
     """Penalty points at which a peer is banned; one bad block is worth all of them."""
     ban_duration_s: float = 3600.0
+    penalty_half_life_s: float = 600.0
+    """After this time half of a peer's points are forgiven."""
     idle_connection_s: float = 120.0
+    """A connection without a stream for this long is closed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +75,27 @@ class ExchangeConfig:
     pipeline_bytes: int = 16 * MIB
     """Most bytes asked of one peer and not yet received."""
     progress_timeout_s: float = 10.0
-    """A peer that owes blocks and sends no byte for this long loses its requests to others."""
+    """A peer that owes blocks and makes no progress for this long loses its requests to others."""
     request_timeout_s: float = 30.0
     """Any single control request: hello, version, resolve."""
+    patience_s: float = 30.0
+    """How long a fetch goes on while nobody connected can give it anything it needs."""
+    retry_s: float = 1.0
+    """Wait before a peer that left is tried again; doubles each time, up to a minute."""
+    max_sources: int = 64
+    """Peers that one fetch asks at the same time."""
+    write_queue_bytes: int = 8 * MIB
+    """Received blocks that wait to be verified; above it nothing more is read from the peers."""
+    write_batch_blocks: int = 4
+    """Blocks verified and written in one thread call, which costs about 0.1 ms by itself."""
+    write_workers: int = 2
+    """Thread calls that verify and write at the same time."""
     max_serving_streams: int = 64
-    read_chunk_bytes: int = 256 * KIB
+    serve_batch_blocks: int = 4
+    """Blocks read in one thread call for a peer. Twice this many are held: one batch is read while
+    the other is sent."""
+    serve_memory_bytes: int = 64 * MIB
+    """Blocks held for all peers together above which each peer has one read ahead, not a batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

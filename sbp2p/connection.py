@@ -70,9 +70,11 @@ class UpgradeError(Exception):
         self.reason = reason
 
 
-class _TaskStatus(Protocol):
-    # trio's own type, which the stubs that multiaddr depends on hide from mypy
-    def started(self, value: Connection) -> None: ...
+class TaskStatus(Protocol):
+    """What `nursery.start` gives: trio's own type, hidden from mypy by stubs of multiaddr's."""
+
+    def started(self, value: Connection) -> None:
+        """Report that the connection is established."""
 
 
 class Connection:
@@ -159,6 +161,11 @@ class Connection:
         return self._admitted and not self._ending.is_set() and not self._peer_going_away
 
     @property
+    def is_admitted(self) -> bool:
+        """Whether it has ever been open; stays true when the connection ends."""
+        return self._admitted
+
+    @property
     def rtt_s(self) -> float | None:
         """The round trip time in seconds, once one was measured."""
         return self._machine.rtt_s
@@ -197,6 +204,7 @@ class Connection:
         except LocalProtocolError as error:
             raise trio.BrokenResourceError(str(error)) from error
         stream = self._add_stream(stream_id, initiator=True)
+        self._wake_tasks()  # runs after the proposal is queued too, so one write carries both
         try:
             with trio.fail_after(self._config.negotiate_timeout_s):
                 stream.protocol = await propose(stream, protocols)
@@ -273,7 +281,7 @@ class Connection:
 
     # -- its tasks --------------------------------------------------------------------------
 
-    async def run(self, *, task_status: _TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Drive the connection from its first byte to its last; reports once established.
 
         Raises:

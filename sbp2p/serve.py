@@ -45,6 +45,7 @@ async def serve_stream(stream: Stream, handlers: HandlerTable, negotiate_timeout
 
 def _report(stream: Stream, error: BaseException) -> BaseException | None:
     """Log what is to be logged of `error`; return what must go on upwards."""
+    failures: Exception | None
     rest: BaseException | None = None
     if isinstance(error, BaseExceptionGroup) and not isinstance(error, Exception):
         failures, rest = error.split(Exception)
@@ -52,7 +53,7 @@ def _report(stream: Stream, error: BaseException) -> BaseException | None:
         failures = error
     else:
         return error
-    bugs = failures
+    bugs: BaseException | None = failures
     if isinstance(failures, _STREAM_ENDS):
         bugs = None
     elif isinstance(failures, BaseExceptionGroup):

@@ -24,20 +24,24 @@ class SendTurns:
     def __init__(self, has_room: Callable[[], bool]) -> None:
         self._has_room = has_room
         self._queue = trio.lowlevel.ParkingLot()
+        self._called = 0  # woken, and not running yet: nobody may slip in before them
 
     async def wait(self) -> None:
         """Return when it is this task's turn; at once when nobody waits and there is room."""
-        if self._queue or not self._has_room():
+        if self._queue or self._called or not self._has_room():
             await self._queue.park()
+            self._called -= 1
         else:
             # no schedule point: what a sender can do without one is bounded by the room
             await trio.lowlevel.checkpoint_if_cancelled()
 
     def pass_on(self) -> None:
         """Wake the next in the queue if there is room for it."""
-        if self._queue and self._has_room():
+        if self._queue and not self._called and self._has_room():
+            self._called += 1
             self._queue.unpark()
 
     def wake_all(self) -> None:
         """Wake everybody: the place is gone."""
+        self._called += len(self._queue)
         self._queue.unpark_all()

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from sbp2p_protocol.multiaddr import parse_address
 
 from sbp2p.config import TransportConfig
 from sbp2p.transport import DialError, MemoryNetwork, dial
 from sbp2p.transport.dial import alternate_families, race
+from sbp2p_protocol.multiaddr import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

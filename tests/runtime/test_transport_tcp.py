@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from sbp2p_protocol.multiaddr import parse_address
 from trio.testing import wait_all_tasks_blocked
 
 from sbp2p.config import TransportConfig
 from sbp2p.errors import ConfigError
 from sbp2p.transport import DialError, TcpTransport, dial, send_all_buffers
+from sbp2p_protocol.multiaddr import parse_address
 
 if TYPE_CHECKING:
     from sbp2p.transport import RawStream

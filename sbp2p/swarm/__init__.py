@@ -1,0 +1,21 @@
+"""The swarm: the peers a node is connected to.
+
+| module | what |
+|---|---|
+| `swarm` | listening, dialling, admission, and what runs on every connection |
+| `table` | connections by peer; which of two is kept |
+| `dialler` | addresses raced, dials shared, failures explained |
+| `gate`, `scores` | who may connect; who misbehaved too often |
+| `events` | what subscribers hear |
+"""
+
+from __future__ import annotations
+
+from .dialler import DialFailedError as DialFailedError
+from .events import PeerConnected as PeerConnected
+from .events import PeerDisconnected as PeerDisconnected
+from .events import PeerIdentified as PeerIdentified
+from .events import SwarmEvent as SwarmEvent
+from .gate import Gate as Gate
+from .swarm import Swarm as Swarm
+from .swarm import open_swarm as open_swarm
