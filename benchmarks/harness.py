@@ -110,7 +110,8 @@ def median_ratio(ours: Sequence[Sample], theirs: Sequence[Sample]) -> float:
 def print_table(samples: Mapping[str, Sequence[Sample]], *, gigabytes: float | None) -> None:
     """Print median, spread and, where bytes were moved, the rate of every contender."""
     print(
-        f"{'':<24}{'median':>9}{'min':>9}{'max':>9}{'process':>9}{'GB/s':>7}{'CPU s':>8}{'RSS MB':>8}"
+        f"{'':<24}{'median':>9}{'min':>9}{'max':>9}{'process':>9}"
+        f"{'GB/s':>7}{'CPU s':>8}{'RSS MB':>8}"
     )
     for name, rows in samples.items():
         seconds = [row.seconds for row in rows]
