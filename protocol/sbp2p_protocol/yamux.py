@@ -23,7 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from . import limits
-from .errors import CloseCode, LocalProtocolError, RemoteProtocolError
+from .errors import LocalProtocolError, RemoteProtocolError
 from .events import (
     GoAwayReceived,
     PongReceived,
@@ -413,7 +413,7 @@ class YamuxSession:
         """Measure the round trip; nothing happens while a ping is on its way."""
         self._queue_ping(self._liveness.ping(now))
 
-    def go_away(self, code: CloseCode) -> None:
+    def go_away(self, code: int) -> None:
         """Tell the peer that we accept no new streams; a second call says nothing new."""
         if not self._going_away:
             self._going_away = True
