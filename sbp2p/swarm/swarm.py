@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from .events import SwarmEvent
 
-VIOLATION_POINTS = 25
-"""Penalty for bytes that break the protocol: four in a row are no accident."""
+VIOLATION_POINTS = 40
+"""Penalty for bytes that break the protocol: three times in a few minutes is no accident."""
 
 
 @asynccontextmanager
@@ -392,6 +392,8 @@ class Swarm:
 
     def _on_identified(self, peer_id: PeerId, message: IdentifyMessage) -> None:
         if self._table.of(peer_id):
+            known = self._identified.get(peer_id)
+            message = known.updated_by(message) if known else message  # a push may be partial
             self._identified[peer_id] = message
             self._subscribers.publish(PeerIdentified(peer_id, message))
 

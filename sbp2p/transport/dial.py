@@ -21,9 +21,9 @@ from .stream import DialError, DialFailure, RawStream
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from sbp2p.config import TransportConfig
     from sbp2p_protocol.multiaddr import Address
 
-    from sbp2p.config import TransportConfig
     from .stream import Transport
 
 T = TypeVar("T")

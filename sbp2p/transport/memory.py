@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from sbp2p_protocol.limits import MIB
+from sbp2p.errors import ConfigError
+from sbp2p_protocol.limits import KIB, MIB
 from sbp2p_protocol.multiaddr import Address, parse_address
 
-from sbp2p.errors import ConfigError
 from .stream import Bytes, DialError
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _FIRST_FREE_NUMBER = 1 << 32
 """Numbers that `/memory/0` and dialling ends are given start here, clear of chosen ones."""
 _BACKLOG = 128
+_SEGMENT = 16 * KIB
+"""Bytes that arrive together on a link of finite bandwidth, as a burst of packets would."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,11 +234,14 @@ class _Pipe:
             await self._writers.park()
         if self._aborted or self._ended:
             raise trio.BrokenResourceError("the other side closed the memory stream")
-        lot = bytes(memoryview(data)[: self._profile.capacity_bytes - self._size])
-        self._size += len(lot)
-        self._lots.append((self._arrival(len(lot)), memoryview(lot)))
+        taken = memoryview(bytes(memoryview(data)[: self._profile.capacity_bytes - self._size]))
+        self._size += len(taken)
+        step = len(taken) if self._profile.bytes_per_s == math.inf else _SEGMENT
+        for start in range(0, len(taken), step):
+            lot = taken[start : start + step]
+            self._lots.append((self._arrival(len(lot)), lot))
         self._readers.unpark_all()
-        return len(lot)
+        return len(taken)
 
     def _arrival(self, size: int) -> float:
         """Return when a lot sent now arrives: behind the ones before it, never ahead of them."""

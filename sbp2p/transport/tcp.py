@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from sbp2p.errors import ConfigError
 from sbp2p_protocol.multiaddr import Address, parse_address
 
-from sbp2p.errors import ConfigError
 from .stream import Bytes, DialError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sbp2p.config import TransportConfig
+
     from .stream import Listener, RawStream
 
 _FAMILIES = {
