@@ -45,6 +45,7 @@ _HINTS = {
     errno.EACCES: "Check who owns the folder and its permissions, or choose another one.",
     errno.EPERM: "Check who owns the folder and its permissions, or choose another one.",
     errno.ENOTDIR: "A file lies where a folder is needed: move it away, or choose another folder.",
+    errno.EEXIST: "A file lies where a folder is needed: move it away, or choose another folder.",
     errno.EISDIR: "A folder lies where a file is needed: move it away, or choose another folder.",
     errno.ENAMETOOLONG: "The filesystem allows no name this long: choose a shorter folder.",
     errno.ENOENT: "It was moved or deleted, or its disk is not mounted.",

@@ -94,6 +94,10 @@ class Sample:
         }
         assert found == dict(self.files)
 
+    def assert_finals(self, root: Path) -> None:
+        for path, data in self.files.items():
+            assert (root / path).read_bytes() == data
+
 
 def leaves(data: bytes, block: int = BLOCK) -> Iterator[tuple[bytes, int]]:
     """Cut at every `block` bytes."""
@@ -133,5 +137,17 @@ def model(seed: str = "a") -> Sample:
             "model-2.safetensors": shared + noise(f"{seed}2", BLOCK) + shared,
             "tokenizer/vocab.txt": noise("vocab", BLOCK) + bytes(3 * BLOCK),
             "tokenizer/zeros.bin": bytes(2 * BLOCK),
+        }
+    )
+
+
+def crash_sample() -> Sample:
+    """Return a version of 160 blocks in files that share some, for killing its fetch."""
+    shared = noise("crash-shared", 16 * BLOCK)
+    return sample(
+        {
+            "a/one": noise("crash-1", 80 * BLOCK),
+            "b": shared + noise("crash-2", 32 * BLOCK) + shared,
+            "c/d/three": noise("crash-3", 31 * BLOCK + 1) + shared[:BLOCK],
         }
     )
