@@ -137,10 +137,14 @@ class Index:
         self._closed = False
         with os_errors("create", home):
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # two processes must not both turn a fresh database to WAL and migrate it
-        with FileLock(home / "index.lock", f"the index at {home}") as lock:
-            del lock
+        # two processes must not both turn a fresh database to WAL and migrate it; the kernel ends
+        # the wait when the holder dies
+        lock = FileLock(home / "index.lock", f"the index at {home}")
+        lock.acquire(wait=True)
+        try:
             self._writer = self._open()
+        finally:
+            lock.release()
 
     def _open(self) -> sqlite3.Connection:
         with self._errors():
