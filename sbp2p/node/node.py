@@ -1,0 +1,316 @@
+"""The node: what users of the library hold.
+
+    async with sbp2p.Node() as node:
+        version = await node.publish("path/to/model", name="my-model")
+        print(version.link(node.addresses))
+
+    async with sbp2p.Node() as node:
+        result = await node.fetch("sbp2p:bafy...?peer=/ip4/...", to="path/to/copy")
+
+Theory of operation: a node is one home (key, trust, store), one swarm and one exchange, opened and
+closed together by `async with`. Everything that takes long is a method that can be cancelled and
+leaves what was verified; nothing runs on after the block.
+
+Errors: only the Sbp2pError tree, with a hint that says what to do next; ValueError for arguments
+that no call can mean.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from sbp2p.config import NodeConfig
+from sbp2p.errors import ConfigError
+from sbp2p.exchange import Exchange
+from sbp2p.perf import measure_bandwidth, serve_perf
+from sbp2p.ping import ping, serve_ping
+from sbp2p.store import Store
+from sbp2p.swarm import Gate, Swarm, open_swarm
+from sbp2p_keys.identity import PeerId, PrivateKey
+from sbp2p_protocol.multiaddr import BadAddressError, parse_address
+
+from . import fetching, local, publishing
+from .home import Home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from sbp2p.connection import Connection
+    from sbp2p.observe import SwarmStatistics
+    from sbp2p.perf import PerfResult
+    from sbp2p.store import RemovedVersion
+    from sbp2p_protocol.cid import Cid
+    from sbp2p_protocol.link import Link
+    from sbp2p_protocol.manifest import MetaValue
+    from sbp2p_protocol.multiaddr import Address
+
+    from .publishing import PublishResult
+    from .trusting import TrustCallback
+    from .values import Damage, Description, FetchResult, Progress, Version
+
+
+class Node:
+    """A libp2p node that publishes, seeds and fetches versions of checkpoints.
+
+    Args:
+        home: folder for the key, the trust store and the index; $SBP2P_HOME or the platform's
+            place for a user's data if None.
+        listen: multiaddrs to listen on, such as /ip4/0.0.0.0/tcp/4801; none to only dial.
+        identity: a key to use instead of the home's.
+        passphrase: of the home's key file.
+        config: knobs.
+        gate: who may connect.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: Path | str | None = None,
+        listen: Sequence[str] = (),
+        identity: PrivateKey | None = None,
+        passphrase: bytes | None = None,
+        config: NodeConfig | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        self._home = Home(home)
+        self._listen = [_address(text) for text in listen]
+        self._identity = identity
+        self._passphrase = passphrase
+        self._config = config or NodeConfig()
+        self._gate = gate or Gate()
+        self._stack = AsyncExitStack()
+        self.ephemeral = False
+        """Another process runs a node on this home: this one took a throw-away identity."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            identity = await trio.to_thread.run_sync(self._open_identity, stack)
+            store = Store.open(self._home.path, self._config.store)
+            self.store: Store = stack.enter_context(store)
+            opened = open_swarm(identity, self._config, gate=self._gate)
+            self.swarm: Swarm = await stack.enter_async_context(opened)
+            serve_ping(self.swarm)
+            serve_perf(self.swarm)
+            self.exchange = Exchange(self.swarm, self.store, self._config)
+            for address in self._listen:
+                await self.swarm.listen(address)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    def _open_identity(self, stack: AsyncExitStack) -> PrivateKey:
+        """Return the key to sign with and to run as; sets `ephemeral`."""
+        self._home.create()
+        self._signer = self._identity or self._home.identity(self._passphrase)
+        if self._identity is not None:
+            return self._identity
+        lock = self._home.lock()
+        if lock is None:
+            self.ephemeral = True
+            return PrivateKey.generate()
+        stack.callback(lock.release)
+        return self._signer
+
+    # -- this node ----------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Path:
+        """The folder of the key, the trust store and the index."""
+        return self._home.path
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Who this node is to its peers."""
+        return self.swarm.peer_id
+
+    @property
+    def publisher(self) -> PeerId:
+        """Whose key signs what this node publishes: the home's, also when `ephemeral`."""
+        return self._signer.peer_id
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where peers can dial this node, each ending in its peer id."""
+        return self.swarm.addresses
+
+    def statistics(self) -> SwarmStatistics:
+        """Return the counters of all connections at this moment."""
+        return self.swarm.statistics()
+
+    # -- publishing -------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        path: Path | str,
+        *,
+        name: str | None = None,
+        version: int | None = None,
+        meta: Mapping[str, MetaValue] | None = None,
+        parents: Sequence[Cid] = (),
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Version:
+        """Hash the checkpoint at `path` and sign it as a version; see `publish_in_detail`."""
+        result = await self.publish_in_detail(
+            path, name=name, version=version, meta=meta, parents=parents, progress=progress
+        )
+        return result.version
+
+    async def publish_in_detail(
+        self,
+        path: Path | str,
+        *,
+        name: str | None = None,
+        version: int | None = None,
+        meta: Mapping[str, MetaValue] | None = None,
+        parents: Sequence[Cid] = (),
+        progress: Callable[[Progress], None] | None = None,
+    ) -> PublishResult:
+        """Hash, sign and index the checkpoint at `path`, which stays where it is.
+
+        It can be fetched from this node from then on, until its files change or it is removed.
+        Publishing content that is already the newest version returns that version.
+
+        Args:
+            path: a folder, or one file.
+            name: what to call the model; the last part of the path if None.
+            version: a number above those published; the next one if None.
+            meta: small facts to sign along.
+            parents: manifests this was made from; the previous version is always among them.
+            progress: called about ten times a second.
+
+        Raises:
+            CheckpointError: the files cannot be published, or changed meanwhile.
+            ConfigError: the name or the number cannot be.
+            StoreError: the disk failed.
+        """
+        request = publishing.make_request(
+            path, name=name, version=version, meta=meta, parents=parents
+        )
+        return await publishing.publish(self.store, self._signer, request, progress)
+
+    # -- fetching ---------------------------------------------------------------------------------
+
+    async def fetch(
+        self,
+        link: Link | str,
+        *,
+        to: Path | str | None = None,
+        files: Sequence[str] = (),
+        tensors: Sequence[str] = (),
+        peers: Sequence[str] = (),
+        overwrite: bool = False,
+        trust: TrustCallback | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> FetchResult:
+        """Fetch a version, or a part of it, and verify every byte; resumes by itself.
+
+        Args:
+            link: what to fetch, and peers that may have it.
+            to: the folder for its files; the model's name in the working folder if None.
+            files: only files that match one of these globs.
+            tensors: only what these tensor names or globs need; their files have holes elsewhere.
+            peers: more addresses to ask, each ending in /p2p/<peer-id>.
+            overwrite: replace different files that are in the way.
+            trust: asked when a publisher is new; without it a new publisher is refused, unless
+                the link names the content exactly.
+            progress: called about ten times a second.
+
+        Raises:
+            NotFoundError: no peer knows the version, or no file or tensor matches.
+            PeerUnreachableError: no peer is left that has what is missing; what came is kept.
+            TrustError: the publisher is not one to trust.
+            StoreError: the disk is full, failing or not writable; what came is kept.
+        """
+        return await fetching.fetch(
+            self,
+            self._home,
+            fetching.parse(link),
+            fetching.Wish(
+                to=to,
+                files=tuple(files),
+                tensors=tuple(tensors),
+                peers=tuple(_address(text) for text in peers),
+                overwrite=overwrite,
+            ),
+            trust=trust,
+            progress=progress,
+        )
+
+    async def describe(self, link: Link | str, *, peers: Sequence[str] = ()) -> Description:
+        """Return what a version is: manifest, files and tensors, without fetching its content."""
+        more = tuple(_address(text) for text in peers)
+        return await fetching.describe(self, fetching.parse(link), more)
+
+    # -- what is here ---------------------------------------------------------------------------
+
+    def versions(self) -> list[Version]:
+        """Return every version in every folder of this node's store."""
+        return local.list_versions(self.store)
+
+    def find(self, reference: str) -> Version:
+        """Return the version that a CID, the beginning of one, NAME or NAME@NUMBER means.
+
+        Raises:
+            NotFoundError: nothing here matches.
+            ConfigError: it could mean several versions.
+        """
+        return local.find_version(self.store, reference)
+
+    async def verify(
+        self, version: Version, *, progress: Callable[[Progress], None] | None = None
+    ) -> list[Damage]:
+        """Rehash a version's files; damaged blocks are no longer served, and are returned."""
+        return await local.verify(self.store, version, progress)
+
+    async def remove(self, version: Version, *, delete_files: bool = False) -> RemovedVersion:
+        """Forget a version in its folder; delete the files that were fetched if asked."""
+        return await local.remove(self.store, version, delete_files=delete_files)
+
+    # -- peers ------------------------------------------------------------------------------------
+
+    async def connect(self, address: str) -> PeerId:
+        """Connect to the peer at an address; return who answered.
+
+        Raises:
+            PeerUnreachableError: nobody did, or somebody else than the address names.
+        """
+        return (await self.swarm.connect([_address(address)])).peer_id
+
+    async def ping(
+        self, peer: PeerId | str, count: int = 1, interval_s: float = 1.0
+    ) -> list[float]:
+        """Return `count` round-trip times to a peer or an address, in seconds."""
+        return await ping(await self._connection(peer), count, interval_s)
+
+    async def measure_bandwidth(
+        self, peer: PeerId | str, *, upload_bytes: int, download_bytes: int
+    ) -> PerfResult:
+        """Measure the throughput to and from a peer or an address by the libp2p perf protocol."""
+        return await measure_bandwidth(await self._connection(peer), upload_bytes, download_bytes)
+
+    async def _connection(self, peer: PeerId | str) -> Connection:
+        if isinstance(peer, PeerId):
+            return await self.swarm.connect([], peer)
+        return await self.swarm.connect([_address(peer)])
+
+
+def _address(text: str) -> Address:
+    try:
+        return parse_address(text)
+    except BadAddressError as error:
+        raise ConfigError(
+            f"{text!r} is not an address: {error}",
+            hint="addresses look like /ip4/127.0.0.1/tcp/4801/p2p/12D3KooW...",
+        ) from error
