@@ -11,7 +11,8 @@ docs/store.md tells a block's life on disk; decision 0004 tells why.
     adopt.py      what is here already         finish.py    final names
     verify.py     rehashing                    removal.py   forgetting
     files.py      descriptors and bytes        locks.py     one process at a time
-    hashing.py    files against tables         records.py   values        errors.py  words
+    hashing.py    files against tables         libc.py      what Python lacks
+    records.py    values                       errors.py    words
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ class Download:
         Raises:
             ValueError: a wanted block is missing.
             DestinationConflictError: a different file has a final name, and the download may not
-                overwrite. No file was renamed.
+                overwrite. No file got its name.
             StoreError: the disk or the index failed; opening the download again goes on from here.
         """
         self.commit()

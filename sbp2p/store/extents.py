@@ -137,7 +137,7 @@ class Extents:
 
     def _index_batch(self, files: Sequence[IndexedFile]) -> list[int]:
         with self._index.writing() as db:
-            return [_index_file(db, file) for file in files]
+            return [index_file(db, file) for file in files]
 
     def known_leaves(self, path: Path, stat: os.stat_result) -> list[tuple[bytes, int]] | None:
         """Return the blocks of a file as last indexed, if it is whole and its stamp is the same."""
@@ -208,7 +208,8 @@ def mark_incomplete(db: sqlite3.Connection, file_id: int) -> None:
     )
 
 
-def _index_file(db: sqlite3.Connection, file: IndexedFile) -> int:
+def index_file(db: sqlite3.Connection, file: IndexedFile) -> int:
+    """Record one hashed file; returns its row, which stays the same for the same path."""
     stamp = file.stamp
     if sum(length for _, length in file.leaves) != stamp.size:
         raise ValueError(f"the blocks of {file.path} do not add up to its size")

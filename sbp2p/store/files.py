@@ -12,7 +12,6 @@ Error cases: everything raises plain OSError; the caller knows what it was doing
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import StoreError
 from sbp2p.store.errors import DestinationConflictError, NoSpaceError, os_errors
+from sbp2p.store.libc import fallocate, syncfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -165,7 +165,7 @@ def reserve(fd: int, spans: Iterable[tuple[int, int]]) -> None:
     """
     for offset, length in spans:
         try:
-            os.posix_fallocate(fd, offset, length)
+            fallocate(fd, offset, length)
         except OSError as error:
             if error.errno not in _NO_FALLOCATE:
                 raise
@@ -210,16 +210,13 @@ def sync_files(paths: Sequence[bytes], files: OpenFiles, folder: Path) -> None:
 
 
 def _sync_filesystem(folder: Path) -> bool:
-    """Call syncfs(2), which the standard library lacks; returns False where libc has none."""
-    try:
-        syncfs = ctypes.CDLL(None, use_errno=True).syncfs
-    except (AttributeError, OSError):
-        return False
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        if syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+        syncfs(fd)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        return False
     finally:
         os.close(fd)
     return True
@@ -289,25 +286,30 @@ def make_folders(root: Path, relative: str, seen: set[Path]) -> list[Path]:
 def publish_file(part: Path, final: Path, *, overwrite: bool) -> None:
     """Give a finished part file its final name, in one step for whoever looks.
 
+    The part name stays as a second one, so that readers who know only that one are not cut off;
+    on filesystems without hard links it goes.
+
     Raises:
         FileExistsError: `final` exists and `overwrite` is false; even one that was made a
             moment ago, on filesystems that have hard links.
     """
-    if overwrite:
-        part.replace(final)
-        return
+    spare = part.with_suffix(".link")
     try:
-        final.hardlink_to(part)
+        if overwrite:
+            spare.unlink(missing_ok=True)  # of a run that was killed here
+            spare.hardlink_to(part)
+            spare.replace(final)
+            spare.unlink(missing_ok=True)  # rename(2) does nothing if both are one inode already
+        else:
+            final.hardlink_to(part)
     except FileExistsError:
         raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        if os.path.lexists(final):
+        if not overwrite and os.path.lexists(final):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         part.replace(final)
-        return
-    part.unlink()
 
 
 def below(root: Path, relative: str) -> Path:

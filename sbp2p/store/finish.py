@@ -2,18 +2,20 @@
 
 Order, each step safe to be killed after:
     1. check     every block of every file has its row; nothing else has a final name
-    2. rename    one atomic step a file; never onto something else unless overwriting
+    2. name      one atomic step a file; never onto something else unless overwriting
     3. folders   fsync of each folder that got a name
     4. index     one transaction moves the rows to the final names and stamps
-    5. clean     the work folder goes when no part file is left in it
-A kill between 2 and 4 leaves rows for part files that are gone; opening the download again finds
-their inodes under the final names (see targets.py).
+    5. clean     the part names go, and the work folder when no part file is left in it
+A file has both names from 2 to 5, so its blocks can be read all the time. After a kill in between,
+opening the download again finds one inode under both names, or the recorded one under the final
+name (see targets.py).
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import StoreError
@@ -51,7 +53,7 @@ class Finisher:
         for target in ready:
             self._check_final(target)
         ready = [target for target in ready if target.state is TargetState.PART]
-        self._rename(ready)
+        self._name(ready)
         stamps = []
         for target in ready:
             with os_errors("look at", target.final):
@@ -67,6 +69,8 @@ class Finisher:
             target.state, target.made = TargetState.IN_PLACE, False
             self._parts.close_part(target)
             self._download.reader.files.forget(os.fsencode(target.part))
+            with os_errors("remove", target.part):
+                target.part.unlink(missing_ok=True)
 
     def _is_whole(self, target: Target) -> bool:
         have = self._download.have
@@ -106,7 +110,7 @@ class Finisher:
             except (FileNotFoundError, NotADirectoryError):  # make_folders finds the words
                 return
             if target.made and os.path.samestat(final, target.part.lstat()):
-                return  # killed between the two halves of publish_file
+                return  # killed between the steps 2 and 5
         same_size = final.st_size == self._table.files[target.number].size
         if stat.S_ISREG(final.st_mode) and same_size:
             stamp = hash_file(target.final, self._table, target.number).stamp
@@ -118,21 +122,23 @@ class Finisher:
         if not self._download.overwrite:
             raise conflict(target.final)
 
-    def _rename(self, ready: list[Target]) -> None:
+    def _name(self, ready: list[Target]) -> None:
         root = self._download.destination
-        folders: set[Path] = set()
+        folders: set[Path] = {root}
         seen: set[Path] = set()
         for target in ready:
             for made in make_folders(root, self._table.files[target.number].path, seen):
                 folders.add(made.parent)
             if not target.made:
                 self._parts.make(target)  # an empty file that met another one here
-            with os_errors("rename a finished file to", target.final):
+            with os_errors("name a finished file", target.final):
                 self._publish(target)
             folders.add(target.final.parent)
         for folder in folders:
             with os_errors("sync", folder):
                 sync_folder(folder)
+        with suppress(OSError):  # the destination may be new; its parent need not be readable
+            sync_folder(root.parent)
 
     def _publish(self, target: Target) -> None:
         try:
@@ -140,7 +146,6 @@ class Finisher:
         except FileExistsError:
             if not os.path.samestat(target.final.lstat(), target.part.lstat()):
                 raise conflict(target.final) from None
-            target.part.unlink()
 
     def _drop_leftovers(self, db: sqlite3.Connection) -> None:
         """Remove part files of targets that turned out to lie in place already."""

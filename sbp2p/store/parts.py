@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.store.errors import os_errors, store_error
-from sbp2p.store.extents import mark_incomplete
+from sbp2p.store.extents import IndexedFile, index_file
 from sbp2p.store.files import OpenFiles, sync_files, write_all
 from sbp2p.store.records import FileStamp, Location
 from sbp2p.store.targets import TargetState, leaves_of
@@ -109,26 +109,11 @@ class PartFiles:
 
     def take_in_place(self, target: Target, stamp: FileStamp) -> None:
         """Adopt the file under a final name: it was hashed and has the right bytes."""
+        leaves = leaves_of(self.table, target.number)
         with self.index.writing() as db:
-            target.row = self._insert_final(db, target, stamp)
+            target.row = index_file(db, IndexedFile(target.final, leaves, stamp))
             self.link(db, [target])
         target.state = TargetState.IN_PLACE
-
-    def _insert_final(self, db: sqlite3.Connection, target: Target, stamp: FileStamp) -> int:
-        path = os.fsencode(target.final)
-        old = db.execute("SELECT id FROM file WHERE path = ?", (path,)).fetchone()
-        if old is not None:
-            mark_incomplete(db, old[0])
-            db.execute("DELETE FROM file WHERE id = ?", old)
-        (row,) = db.execute(
-            "INSERT INTO file (path, size, mtime_ns, inode) VALUES (?, ?, ?, ?) RETURNING id",
-            (path, *stamp),
-        ).fetchone()
-        offset = 0
-        for digest, length in leaves_of(self.table, target.number):
-            db.execute("INSERT INTO extent VALUES (?, ?, ?, ?)", (row, offset, length, digest))
-            offset += length
-        return int(row)
 
     def sync(self, blocks: Collection[int]) -> None:
         """Bring the data of blocks to the disk; raises StoreError."""

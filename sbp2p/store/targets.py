@@ -158,6 +158,9 @@ class TargetOpener:
             "SELECT id, size, inode, mtime_ns FROM file WHERE path = ?",
             (os.fsencode(target.part),),
         ).fetchone()
+        if row is None and part is not None and final is not None and os.path.samestat(part, final):
+            target.part.unlink()  # killed between steps 4 and 5 of finish
+            part = None
         if row is not None and not self._resume(target, file, row, part, final):
             self._repairs.append(_run("DELETE FROM file WHERE id = ?", row[0]))
         if target.state is TargetState.IN_PLACE:

@@ -88,28 +88,45 @@ def test_a_busy_index_keeps_the_batch_for_the_next_commit(tmp_path: Path) -> Non
             assert download.commit() == [0]
 
 
-def test_an_interrupted_finish_is_completed_by_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_interrupted_finish_is_completed_by_the_next(tmp_path: Path, overwrite: bool) -> None:
     config = StoreConfig(busy_timeout_s=0.05)
     version, root = model(), tmp_path / "out"
     with Store.open(tmp_path / "home", config) as store:
-        download = version.open(store, root)
+        download = version.open(store, root, overwrite=overwrite)
         version.fetch(download)
         download.commit()
         with _Locked(tmp_path / "home") as blocker:
             with pytest.raises(StoreBusyError):
                 download.finish()  # the files have their names, the index does not know
             version.assert_finals(root)
+            for index in range(len(version.table)):
+                assert store.read_block(version.table.digest(index)) == version.block(index)
             with pytest.raises(StoreError):
                 download.close()
             blocker.rollback()
-        with version.open(store, root) as download:
+        with version.open(store, root, overwrite=overwrite) as download:
             assert download.have.all()
             download.finish()
         version.assert_at(root)
         assert store.versions()[0].complete
         assert store.have_bitmap(version.table).all()
-        for index in range(len(version.table)):
-            assert store.read_block(version.table.digest(index)) == version.block(index)
+
+
+def test_part_names_that_finish_had_no_time_to_remove(tmp_path: Path) -> None:
+    version, root = model(), tmp_path / "out"
+    with Store.open(tmp_path / "home", SMALL_BATCH) as store:
+        with version.open(store, root) as download:
+            version.fetch(download)
+            parts = [download.file_path(number) for number in range(len(version.table.files))]
+            download.finish()
+            for part, file in zip(parts, version.table.files, strict=True):
+                assert part is not None
+                part.hardlink_to(root / file.path)
+        with version.open(store, root) as download:
+            assert download.have.all()
+            download.finish()
+        version.assert_at(root)
 
 
 def test_a_full_index_is_said_in_words(tmp_path: Path) -> None:
