@@ -199,6 +199,14 @@ class ExchangeClient:
         """How many blocks and nodes the peer owes."""
         return len(self._debts)
 
+    def expected_wait(self, now: float) -> float:
+        """Guess the seconds until everything owed has come, from how it went lately."""
+        waited = now - min((debt.asked_at for debt in self._debts.values()), default=now)
+        rate = self.pipeline.rate
+        if not rate:  # nothing measured: as long again as the oldest has waited
+            return waited
+        return max(self.owed_bytes / rate, now - self._progress_at)
+
     def request(self, blocks: Iterable[tuple[bytes, int]], now: float) -> None:
         """Ask for blocks, given as (digest, length). One that is owed already is not asked again.
 

@@ -70,7 +70,7 @@ class VersionMissing:
 
 @dataclass(frozen=True, slots=True)
 class RootMissing:
-    """The peer has nothing of the version of `subscription`."""
+    """The peer has nothing of the version of `subscription` yet; it stays subscribed."""
 
     subscription: int
 

@@ -183,10 +183,11 @@ class ExchangeServer:
         self._output_size += len(document)
 
     def send_not_found(self, request: int) -> None:
-        """Answer VersionWanted, NameWanted or Subscribed: nothing known."""
-        if request in self._subscriptions:
-            self._subscriptions.remove(request)
-        else:
+        """Answer VersionWanted, NameWanted or Subscribed: nothing known.
+
+        A subscription stays: what is gained later can still be told.
+        """
+        if request not in self._subscriptions:
             self._answered(request)
         self._send(NotFound(request))
 

@@ -136,6 +136,10 @@ class Picker(Generic[PeerKey]):
         """Return the blocks that the peer is asked for."""
         return tuple(self._peers[peer].asked)
 
+    def knows(self, peer: PeerKey) -> bool:
+        """Whether the peer has joined and not left."""
+        return peer in self._peers
+
     def has(self, peer: PeerKey, index: int) -> bool:
         """Whether the peer is known to have the block."""
         bits = self._peers[peer].bits

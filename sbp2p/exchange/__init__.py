@@ -1,0 +1,31 @@
+"""The exchange: blocks of versions, asked of peers and served to them.
+
+protocol/exchange.md is the wire format, docs/decisions/0005-exchange.md tells why it is so.
+
+    service.py    the API                       fetch.py      the steps of one fetch
+    sources.py    peers, kept and retried       session.py    one peer that is asked
+    questions.py  who knows this version?       nodes.py      tree nodes and index pages
+    scheduler.py  who is asked for what         writer.py     verify, write, commit
+    serve.py      one peer that asks            library.py    what can be served, who follows
+    progress.py   values                        signal.py, threads.py, unwrap.py: trio idioms
+"""
+
+from __future__ import annotations
+
+from .progress import FetchProgress, FetchResult, FoundVersion, Phase
+from .serve import ServingStatistics
+from .service import Exchange, ExchangeStatistics
+from .session import SourceStatistics
+from .sources import Source
+
+__all__ = [
+    "Exchange",
+    "ExchangeStatistics",
+    "FetchProgress",
+    "FetchResult",
+    "FoundVersion",
+    "Phase",
+    "ServingStatistics",
+    "Source",
+    "SourceStatistics",
+]

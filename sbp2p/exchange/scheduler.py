@@ -1,0 +1,275 @@
+"""Who is asked for which block: the picker's choices, given to sessions, and what comes of them.
+
+Theory of operation. A session is refilled when it has room for a good part of its window, so that
+requests go out in batches. What a peer does with a request decides what happens to the block:
+
+    sent, right      written; others that were asked for it are told to forget it
+    sent, wrong      the peer is banned; the block is asked of somebody else
+    rejected         asked of somebody else; the peer is paused (busy) or no longer said to have it
+    stalled          asked of somebody else; if it comes late it is still taken
+    peer left        asked of somebody else
+
+A copy that arrives while another is being verified is dropped. In the endgame a peer with nothing
+else to do is asked for a block that someone slow owes, when its copy is likely to be there in half
+the time.
+
+`hope` says whether anything may still come: a block is on its way, being verified, or can be asked
+of a peer that answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from sbp2p_protocol.exchange_events import (
+    BitsArrived,
+    BlockArrived,
+    BlocksGained,
+    EverythingGained,
+    Rejected,
+    RootMissing,
+)
+from sbp2p_protocol.exchange_messages import RejectReason
+from sbp2p_protocol.picker import Picker
+
+from .signal import Signal
+from .writer import ReceivedBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from random import Random
+
+    from sbp2p_keys.identity import PeerId
+    from sbp2p_protocol.bitmap import Bitmap
+    from sbp2p_protocol.blocktable import BlockTable
+    from sbp2p_protocol.cid import Cid
+    from sbp2p_protocol.exchange_events import ClientEvent
+
+    from .session import PeerSession
+
+_PAUSE_S: Final = 0.1
+"""Pause after a busy peer's first reject; doubles with each further one."""
+_PAUSE_MAX_S: Final = 10.0
+_LIES_MAX: Final = 64
+"""Blocks a peer may have said it had and not have. A file that changed under an honest seed loses
+it some blocks; one that lost this many is of little use and is let go, not banned."""
+_PICK_MAX: Final = 64
+"""Blocks picked at once: bounds the time of one refill."""
+
+
+class BlockScheduler:
+    """Gets the missing blocks of one version from any number of sessions."""
+
+    def __init__(
+        self,
+        root: Cid,
+        table: BlockTable,
+        missing: Bitmap,
+        *,
+        sessions: Mapping[PeerId, PeerSession],
+        ban_score: int,
+        rng: Random,
+        on_verified: Callable[[int, int], None],
+    ) -> None:
+        self.picker: Picker[PeerId] = Picker(missing, rng)
+        self.done = trio.Event()
+        self.bytes_useless = 0
+        """Payload that was received and dropped: duplicates and wrong blocks."""
+        self._root = root
+        self._table = table
+        self._average = max(1, table.total_bytes // max(1, len(table)))
+        self._sessions = sessions
+        self._ban_score = ban_score
+        self._on_verified = on_verified
+        self._writing: set[int] = set()
+        self._news = Signal()
+        if not missing.any():
+            self.done.set()
+
+    # -- sessions -------------------------------------------------------------------------------
+
+    def joined(self, session: PeerSession) -> None:
+        """Follow what a peer has."""
+        self.picker.peer_joined(session.peer_id)
+        session.client.subscribe(self._root, len(self._table))
+        session.wake()
+
+    def left(self, session: PeerSession) -> None:
+        """Give what a peer owed to others."""
+        if session.greeted and self.picker.knows(session.peer_id):
+            freed = self.picker.peer_left(session.peer_id)
+            self._news.fire()
+            if freed:
+                self.refill_all()
+
+    def take(self, session: PeerSession, event: ClientEvent) -> ReceivedBlock | None:
+        """Take an event; a block is returned if it should be verified and written."""
+        peer = session.peer_id
+        match event:
+            case BlockArrived():
+                return self._arrived(session, event)
+            case BitsArrived(_, start, bits):
+                self.picker.bits_gained(peer, start, bits)
+                self._settle(session)
+            case BlocksGained(_, indices):
+                for index in indices:
+                    self.picker.block_gained(peer, index)
+            case EverythingGained():
+                self.picker.everything_gained(peer)
+                self._settle(session)
+            case Rejected():
+                self._rejected(session, event)
+            case RootMissing():
+                pass  # it stays subscribed, and tells when it has something
+            case _:
+                pass
+        return None
+
+    def _settle(self, session: PeerSession) -> None:
+        # a small version at once; a large one in slices, by `run`
+        if self.picker.settle():
+            self.refill(session)
+        else:
+            self._news.fire()
+
+    async def run(self) -> None:
+        """Work off long news in slices, so that the event loop stays free."""
+        while True:
+            await self._news.wait()
+            while not self.picker.settle():
+                await trio.lowlevel.checkpoint()
+            self.refill_all()
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def refill(self, session: PeerSession) -> None:
+        """Ask a peer for as much as it has room for, if that is worth a message."""
+        client = session.client
+        room = client.room()
+        if room < min(client.pipeline.window // 4, 2 * self._average) or not session.usable:
+            return
+        now = trio.current_time()
+        if now < session.paused_until or not self.picker.knows(session.peer_id):
+            return
+        asked: list[tuple[bytes, int]] = []
+        limit = min(client.room_requests(), _PICK_MAX)
+        while room > 0 and len(asked) < limit:
+            count = min(max(1, room // self._average), limit - len(asked))
+            picked = self.picker.pick(session.peer_id, count)
+            for index in picked:
+                length = self._table.length(index)
+                asked.append((self._table.digest(index), length))
+                room -= length
+            if len(picked) < count:
+                break
+        if not asked and not client.owed_blocks:
+            asked = self._duplicate(session, now)
+        if asked:
+            client.request(asked, now)
+            session.wake()
+
+    def _duplicate(self, session: PeerSession, now: float) -> list[tuple[bytes, int]]:
+        pipeline = session.client.pipeline
+
+        def worth(owner: PeerId, index: int) -> bool:
+            other = self._sessions.get(owner)
+            if other is None or index in self._writing:
+                return False
+            theirs = other.client.expected_wait(now)
+            ours = pipeline.rtt_s + self._table.length(index) / max(pipeline.best_rate, 1.0)
+            return theirs > 2 * ours
+
+        index = self.picker.pick_duplicate(session.peer_id, worth)
+        if index is None:
+            return []
+        return [(self._table.digest(index), self._table.length(index))]
+
+    def refill_all(self) -> None:
+        """Look at every session for room, ends of pauses, and the endgame."""
+        for session in list(self._sessions.values()):
+            self.refill(session)
+
+    def stalled(self, session: PeerSession, digests: tuple[bytes, ...]) -> None:
+        """Give what a peer owes to others; what comes late is still taken."""
+        self._release(session, digests)
+
+    @property
+    def hope(self) -> bool:
+        """Whether a block is on its way, is being verified, or can be asked for now."""
+        if self.picker.in_flight_count or self._writing:
+            return True
+        return any(
+            session.usable
+            and self.picker.knows(session.peer_id)
+            and self.picker.interesting(session.peer_id)
+            for session in self._sessions.values()
+        )
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def _arrived(self, session: PeerSession, event: BlockArrived) -> ReceivedBlock | None:
+        index = self._index(event.digest)
+        session.pauses = 0
+        if not self.picker.is_missing(index) or index in self._writing:
+            self.bytes_useless += event.length
+            self.picker.released(session.peer_id, index)
+            return None
+        self._writing.add(index)
+        return ReceivedBlock(index, event.parts, event.length, session)
+
+    def verified(self, block: ReceivedBlock) -> None:
+        """A block was right and is written."""
+        self._writing.discard(block.index)
+        block.session.blocks_verified += 1
+        digest = self._table.digest(block.index)
+        for peer in self.picker.done(block.index):
+            other = self._sessions.get(peer)
+            if other is not None and other.client.owes(digest):
+                other.client.cancel([digest])
+                other.wake()
+        self._on_verified(block.index, block.length)
+        if not self.picker.missing_count:
+            self.done.set()
+        elif self.picker.endgame:
+            self.refill_all()
+
+    def bad(self, block: ReceivedBlock) -> None:
+        """A block was wrong: ban its sender and ask somebody else."""
+        self._writing.discard(block.index)
+        self.bytes_useless += block.length
+        session = block.session
+        session.blocks_bad += 1
+        if self.picker.knows(session.peer_id):
+            self.picker.released(session.peer_id, block.index)
+        session.blame(self._ban_score, f"block {block.index} does not match its hash")
+        self.refill_all()
+
+    def _rejected(self, session: PeerSession, event: Rejected) -> None:
+        session.blocks_rejected += len(event.digests)
+        if event.reason in (RejectReason.NOT_HAVE, RejectReason.CHANGED):
+            for digest in event.digests:
+                self.picker.block_lost(session.peer_id, self._index(digest))
+            session.lies += len(event.digests)
+            if session.lies > _LIES_MAX:
+                session.leave()
+        else:
+            pause = min(_PAUSE_S * 2**session.pauses, _PAUSE_MAX_S)
+            session.pauses = min(session.pauses + 1, 16)
+            session.paused_until = trio.current_time() + pause
+        self._release(session, event.digests)
+        self._news.fire()
+
+    def _release(self, session: PeerSession, digests: tuple[bytes, ...]) -> None:
+        if not self.picker.knows(session.peer_id):
+            return
+        freed = [self.picker.released(session.peer_id, self._index(digest)) for digest in digests]
+        if any(freed):
+            self.refill_all()
+
+    def _index(self, digest: bytes) -> int:
+        index = self._table.index(digest)
+        if index is None:
+            raise KeyError(digest.hex())  # the machine reports only what was asked for
+        return index

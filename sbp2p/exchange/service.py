@@ -1,0 +1,165 @@
+"""The exchange of one node: serves its store to peers, and fetches from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from sbp2p_protocol.exchange_messages import PROTOCOL_ID
+
+from .fetch import Fetch
+from .library import Library
+from .serve import BlockBuffers, ServingSession, ServingStatistics
+from .sources import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from pathlib import Path
+
+    from sbp2p.config import NodeConfig
+    from sbp2p.store import Store
+    from sbp2p.stream import Stream
+    from sbp2p.swarm import Swarm
+    from sbp2p_keys.identity import PeerId
+    from sbp2p_keys.signing import SignedDocument
+    from sbp2p_protocol.bitmap import Bitmap
+    from sbp2p_protocol.cid import Cid
+    from sbp2p_protocol.link import Link
+    from sbp2p_protocol.manifest import Manifest
+    from sbp2p_protocol.multiaddr import Address
+
+    from .progress import FetchProgress, FetchResult, FoundVersion
+
+_THREADS: Final = 8
+"""Blocking calls at once: two writers and a commit for a fetch, a read for each of some peers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExchangeStatistics:
+    """What this node has served since it began."""
+
+    bytes_sent: int
+    """Block payload only."""
+    blocks_sent: int
+    blocks_rejected: int
+    streams: tuple[ServingStatistics, ...]
+    """Peers that ask just now."""
+
+
+class Exchange:
+    """Serves from the moment it is made; `fetch` may run any number of times at once.
+
+    Args:
+        swarm: whose peers are served, and asked.
+        store: what is served, and where fetched versions are registered.
+        config: knobs.
+    """
+
+    def __init__(self, swarm: Swarm, store: Store, config: NodeConfig) -> None:
+        self._swarm = swarm
+        self._store = store
+        self._config = config
+        self._limiter = trio.CapacityLimiter(_THREADS)
+        self._library = Library(store, self._limiter)
+        self._buffers = BlockBuffers(config.exchange.serve_memory_bytes)
+        self._serving: set[ServingSession] = set()
+        self._past = [0, 0, 0]
+        swarm.handle(PROTOCOL_ID, self._serve)
+
+    async def fetch(
+        self,
+        link: Link,
+        destination: Path,
+        *,
+        sources: Iterable[Source] = (),
+        arrivals: trio.MemoryReceiveChannel[Source] | None = None,
+        trust: Callable[[SignedDocument, Manifest], Awaitable[None]] | None = None,
+        choose: Callable[[FoundVersion], Bitmap] | None = None,
+        progress: Callable[[FetchProgress], None] | None = None,
+        in_order: bool = False,
+        overwrite: bool = False,
+    ) -> FetchResult:
+        """Get a version, or a part of it, into a folder, verified.
+
+        Args:
+            link: what to get. The peers it names are asked, too.
+            destination: folder that the version's paths are relative to.
+            sources: peers to ask.
+            arrivals: more of them while it runs. As long as this channel is open, a fetch that
+                cannot go on waits for `patience_s`; otherwise it gives up when all were asked.
+            trust: called once with the verified document; raises TrustError to refuse it.
+            choose: returns the wanted blocks; runs in a thread. All blocks by default.
+            progress: called in the event loop about four times a second and at each phase.
+            in_order: ask for blocks in the order of the files, not rarest first.
+            overwrite: replace different files at the destination when the fetch finishes.
+
+        Raises:
+            NotFoundError: the version, or some of its blocks, is with no peer.
+            PeerUnreachableError: nobody could be asked, or everybody left.
+            PeerMisbehavedError: the version itself is malformed.
+            StoreError: the disk failed, or the destination is in use; what was committed is safe.
+            TrustError: from `trust`.
+        """
+        fetch = Fetch(
+            link,
+            destination,
+            swarm=self._swarm,
+            store=self._store,
+            library=self._library,
+            limiter=self._limiter,
+            config=self._config,
+            trust=trust,
+            choose=choose,
+            progress=progress,
+            in_order=in_order,
+            overwrite=overwrite,
+        )
+        return await fetch.run([*sources, *sources_of(link)], arrivals)
+
+    def published(self, root: Cid) -> None:
+        """Tell peers that follow this root that every block of it is here now."""
+        self._library.completed(root)
+
+    def statistics(self) -> ExchangeStatistics:
+        """Return the counters at this moment."""
+        now = [session.statistics for session in self._serving]
+        return ExchangeStatistics(
+            bytes_sent=self._past[0] + sum(each.bytes_sent for each in now),
+            blocks_sent=self._past[1] + sum(each.blocks_sent for each in now),
+            blocks_rejected=self._past[2] + sum(each.blocks_rejected for each in now),
+            streams=tuple(now),
+        )
+
+    async def _serve(self, stream: Stream) -> None:
+        session = ServingSession(
+            stream,
+            swarm=self._swarm,
+            store=self._store,
+            library=self._library,
+            buffers=self._buffers,
+            limiter=self._limiter,
+            config=self._config.exchange,
+        )
+        if len(self._serving) >= self._config.exchange.max_serving_streams:
+            await session.refuse("this node serves as many streams as it may")
+            return
+        self._serving.add(session)
+        try:
+            await session.run()
+        finally:
+            self._serving.discard(session)
+            done = session.statistics
+            self._past[0] += done.bytes_sent
+            self._past[1] += done.blocks_sent
+            self._past[2] += done.blocks_rejected
+
+
+def sources_of(link: Link) -> list[Source]:
+    """Return the peers that a link names, each with all its addresses."""
+    addresses: dict[PeerId, list[Address]] = {}
+    for address in link.peers:
+        if address.peer_id is not None:
+            addresses.setdefault(address.peer_id, []).append(address)
+    return [Source(peer_id, tuple(found)) for peer_id, found in addresses.items()]

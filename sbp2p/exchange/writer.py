@@ -1,0 +1,134 @@
+"""Takes received blocks to disk: verified and written in threads, committed beside that.
+
+Theory of operation:
+
+    sessions --put--> queue, bounded in bytes --> workers: hash and pwrite, some blocks a call
+                                                  committer: fdatasync and have-bits
+
+`put` waits while the queue is full, and its caller then does not read from its peer; that is the
+whole of the backpressure. Results come back to the event loop one by one, in `verified` or `bad`.
+Committing runs in a thread of its own as soon as half a batch is pending, so that the store rarely
+has to commit inside a write, where others would wait for it.
+
+Error cases: a block that does not match its hash is a result, not an error. When the disk fails,
+`run` raises StoreError; what was committed before is safe.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from sbp2p.store import BlockMismatchError
+
+from .signal import Signal
+from .threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sbp2p.config import ExchangeConfig
+    from sbp2p.store import Download
+    from sbp2p_protocol.exchange_frames import Payload
+
+    from .session import PeerSession
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBlock:
+    """A block of the table as some peer sent it, not yet verified."""
+
+    index: int
+    parts: Payload
+    length: int
+    session: PeerSession
+
+
+class BlockWriter:
+    """Writes the blocks of one download.
+
+    Args:
+        download: where to.
+        commit_bytes: verified bytes after which a commit starts.
+        limiter: of worker threads.
+        verified: called in the event loop for each block that was right and is written.
+        bad: called in the event loop for each block that was wrong.
+    """
+
+    def __init__(
+        self,
+        download: Download,
+        *,
+        config: ExchangeConfig,
+        commit_bytes: int,
+        limiter: trio.CapacityLimiter,
+        verified: Callable[[ReceivedBlock], None],
+        bad: Callable[[ReceivedBlock], None],
+    ) -> None:
+        self._download = download
+        self._config = config
+        self._commit_bytes = commit_bytes
+        self._limiter = limiter
+        self._verified = verified
+        self._bad = bad
+        self._queue: deque[ReceivedBlock] = deque()
+        self._queued_bytes = 0
+        self._filled = trio.lowlevel.ParkingLot()
+        self._room = trio.lowlevel.ParkingLot()
+        self._due = Signal()
+
+    async def put(self, block: ReceivedBlock) -> None:
+        """Queue a block; waits while too much is queued."""
+        while self._queued_bytes >= self._config.write_queue_bytes:
+            await self._room.park()
+        self._queue.append(block)
+        self._queued_bytes += block.length
+        self._filled.unpark()
+
+    async def run(self) -> None:
+        """Write and commit until cancelled; raises StoreError when the disk fails."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._config.write_workers):
+                nursery.start_soon(self._work)
+            nursery.start_soon(self._commit)
+
+    async def _work(self) -> None:
+        while True:
+            while not self._queue:
+                await self._filled.park()
+            batch = self._take_batch()
+            results = await in_thread(self._limiter, write_batch, self._download, batch)
+            self._queued_bytes -= sum(block.length for block in batch)
+            self._room.unpark_all()
+            for block, right in zip(batch, results, strict=True):
+                (self._verified if right else self._bad)(block)
+            if self._download.pending_bytes >= self._commit_bytes:
+                self._due.fire()
+
+    def _take_batch(self) -> list[ReceivedBlock]:
+        # at least two calls' worth must be there before one call takes several blocks, so that
+        # the workers share what there is
+        most = max(1, len(self._queue) // self._config.write_workers)
+        size = min(most, self._config.write_batch_blocks)
+        return [self._queue.popleft() for _ in range(size)]
+
+    async def _commit(self) -> None:
+        while True:
+            await self._due.wait()
+            await in_thread(self._limiter, self._download.commit)
+
+
+def write_batch(download: Download, batch: Sequence[ReceivedBlock]) -> list[bool]:
+    """Verify and write blocks, in a thread; returns for each whether it was right."""
+    results: list[bool] = []
+    for block in batch:
+        try:
+            download.write_block(block.index, block.parts)
+        except BlockMismatchError:
+            results.append(False)
+        else:
+            results.append(True)
+    return results
