@@ -20,6 +20,9 @@ from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".bench"
+PEERS = ROOT / "benchmarks" / "peers"
+LIBTORRENT = ROOT / ".venv-libtorrent" / "bin" / "python"
+PY_LIBP2P = ROOT / ".venv-py-libp2p" / "bin" / "python"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 from benchmarks import sbp2p_process
 from benchmarks.data import MIB, fresh_folder, model_file, require_same
 from benchmarks.harness import (
-    ROOT,
+    LIBTORRENT,
+    PEERS,
+    PY_LIBP2P,
     Claim,
     Sample,
     alternate,
@@ -35,9 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-PEERS = ROOT / "benchmarks" / "peers"
-LIBTORRENT = ROOT / ".venv-libtorrent" / "bin" / "python"
-PY_LIBP2P = ROOT / ".venv-py-libp2p" / "bin" / "python"
 QUICK_BYTES = 64 * MIB
 FULL_BYTES = 1024 * MIB
 LARGE_FACTOR = 4

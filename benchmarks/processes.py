@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +48,24 @@ def require(path: Path | str, name: str) -> str:
     return str(path)
 
 
+def start(
+    argv: Sequence[str], *, stdin: int, stderr: int | None, env: Mapping[str, str] | None
+) -> subprocess.Popen[str]:
+    """Start a process whose output is read through a pipe."""
+    # A child's peak counts from before its exec, when it still has this process's memory: forget
+    # this process's own peak (proc(5), clear_refs), so that what is left is what it holds now.
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return subprocess.Popen(
+        list(argv),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+
+
 def reap(process: subprocess.Popen[str], usage: Usage) -> int:
     """Wait for the process, fill in what it cost, and return its exit code."""
     _, status, spent = os.wait4(process.pid, 0)
@@ -61,14 +79,7 @@ def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Finishe
     """Run a command to its end; raise with its output if it fails."""
     usage = Usage()
     started = time.perf_counter()
-    process = subprocess.Popen(
-        list(argv),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
+    process = start(argv, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=env)
     assert process.stdout is not None
     output = process.stdout.read()
     status = reap(process, usage)
@@ -88,13 +99,7 @@ def server(
     in once it has ended, after the block.
     """
     usage = Usage()
-    process = subprocess.Popen(
-        list(argv),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
+    process = start(argv, stdin=subprocess.PIPE, stderr=None, env=env)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
