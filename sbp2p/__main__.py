@@ -1,0 +1,5 @@
+"""Runs the command line: `python -m sbp2p`."""
+
+from .cli import main
+
+main()

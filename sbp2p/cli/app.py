@@ -1,0 +1,119 @@
+"""The commands and their options; `main` is the entry point.
+
+Theory of operation: typer only parses. A command's function returns an Invocation and does nothing,
+so that no exception of a command passes through typer, and whatever is heavy is imported after the
+arguments were found to be right.
+
+A command that is named is built alone, as a program of its own. That saves the others, and more:
+typer 0.29 imports pydantic, a tenth of a second, for the options of a program around a command,
+even when the command is asked for `--help` only. Options that every command takes may stand before
+the command too; they are moved behind it.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+
+import typer
+
+from .console import Console, Settings
+from .failure import Failure
+from .signals import Interrupts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USAGE: Final = 2
+_FLAGS: Final = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
+
+COMMANDS: Final = ("id", "publish", "seed", "get", "inspect", "verify", "ls", "rm", "bench")
+"""Each is the function `command` of the module of that name, in the order that `--help` shows."""
+
+
+def build(names: Sequence[str]) -> typer.Typer:
+    """Return a program with these commands, importing no others; one alone is the program."""
+    app = typer.Typer(
+        name="sbp2p",
+        help="Peer-to-peer sharing of signed, verified model weights.",
+        epilog="Every command takes --home DIR, --json, --quiet and --verbose.",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    if len(names) > 1:
+        app.callback()(_program)
+    for name in names:
+        options = {"help_option_names": ["--help", "-h"]}
+        module = import_module(f".{name}", __package__)
+        app.command(name, context_settings=options)(module.command)
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from sbp2p import __version__
+
+        typer.echo(f"sbp2p {__version__}")
+        raise typer.Exit
+
+
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show it.")
+    ] = False,
+) -> None:
+    """Take what stands before the command."""
+
+
+def arrange(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with those options moved behind the command that every command takes."""
+    words = list(arguments)
+    moved: list[str] = []
+    while words:
+        if words[0] in _FLAGS or words[0].startswith("--home="):
+            moved.append(words.pop(0))
+        elif words[0] == "--home" and len(words) > 1:
+            moved += words[:2]
+            del words[:2]
+        else:
+            break
+    return [*words[:1], *moved, *words[1:]]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse and run a command line; return the exit code."""
+    words = arrange(arguments) or ["--help"]
+    command = words.pop(0) if words[0] in COMMANDS else None
+    app = build(COMMANDS if command is None else [command])
+    name = "sbp2p" if command is None else f"sbp2p {command}"
+    try:
+        parsed = app(words, prog_name=name, standalone_mode=False)
+    except typer.TyperException as error:
+        return _refuse(error, "--json" in arguments)
+    if isinstance(parsed, int):  # --help or --version: they have said all
+        return parsed
+    from .invocation import execute
+
+    return execute(parsed)
+
+
+def _refuse(error: typer.TyperException, json: bool) -> int:
+    """Report a command line that cannot be understood."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "sbp2p"
+    message = error.format_message().rstrip(".")
+    console = Console(Settings(json=json), Interrupts())
+    console.fail(Failure(message[:1].lower() + message[1:], f"see `{path} --help`", USAGE))
+    return USAGE
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and end it with the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # a name that the terminal's encoding does not have is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""The options that every command takes, and those that several take.
+
+`--home`, `--json`, `--quiet` and `--verbose` may stand before the command as well as after it: see
+`app.arrange`. All values are text or numbers here; what they mean is found out when a command runs,
+so that a wrong address is explained by the code that knows addresses.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+Home = Annotated[
+    str | None,
+    Option(
+        "--home",
+        metavar="DIR",
+        help="The node's key, trust store and index. Default: $SBP2P_HOME, "
+        "or the user's data directory.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, Option("--json", help="One JSON object a line on stdout, for scripts.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Only results and errors.")]
+Verbose = Annotated[
+    bool, Option("--verbose", "-v", help="Log what happens, with tracebacks of bugs.")
+]
+
+Peers = Annotated[
+    list[str] | None,
+    Option(
+        "--peer",
+        metavar="ADDR",
+        help="Also ask the peer at this address (multiaddr ending in /p2p/ID). Repeatable.",
+        show_default=False,
+    ),
+]
+Listen = Annotated[
+    list[str] | None,
+    Option(
+        "--listen",
+        metavar="ADDR",
+        help="Listen here (multiaddr). Repeatable. "
+        "Default: TCP port 4801 on IPv4 and IPv6, or any free port if that is taken.",
+        show_default=False,
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    Option(
+        "--name",
+        metavar="NAME",
+        help="The model's name. Default: the name of the file or directory.",
+        show_default=False,
+    ),
+]
+Reference = Annotated[
+    str,
+    Argument(
+        metavar="REF",
+        help="A version of this node: its CID or the beginning of it, NAME, or NAME@VERSION.",
+        show_default=False,
+    ),
+]
