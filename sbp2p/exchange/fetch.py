@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
@@ -66,7 +66,9 @@ if TYPE_CHECKING:
     from .session import PeerSession
     from .sources import Source
 
-_TICK_S: Final = 0.25
+T = TypeVar("T")
+
+_TICK_S: Final = 0.1
 """How often time is looked at: stalls, pauses, the endgame, progress."""
 _CLOSE_S: Final = 0.7
 """How long a cancelled fetch waits for its last commit: it must end within a second."""
@@ -78,18 +80,18 @@ class Fetch:
     def __init__(
         self,
         link: Link,
-        destination: Path,
+        destination: Path | Callable[[Manifest], Path] | None,
         *,
         swarm: Swarm,
         store: Store,
         library: Library,
         limiter: trio.CapacityLimiter,
         config: NodeConfig,
-        trust: Callable[[SignedDocument, Manifest], Awaitable[None]] | None,
-        choose: Callable[[FoundVersion], Bitmap] | None,
-        progress: Callable[[FetchProgress], None] | None,
-        in_order: bool,
-        overwrite: bool,
+        trust: Callable[[SignedDocument, Manifest], Awaitable[None]] | None = None,
+        choose: Callable[[FoundVersion], Bitmap] | None = None,
+        progress: Callable[[FetchProgress], None] | None = None,
+        in_order: bool = False,
+        overwrite: bool = False,
     ) -> None:
         self._link = link
         self._destination = destination
@@ -110,6 +112,8 @@ class Fetch:
         self._table: BlockTable | None = None
         self._scheduler: BlockScheduler | None = None
         self._bytes_total = self._bytes_verified = self._bytes_local = self._bytes_network = 0
+        self._bytes_resumed = 0
+        self._transfer_seconds = 0.0
         self._blocks_total = self._blocks_verified = 0
         self._rate = RateMeter(self._started)
         self._last_hope = self._started
@@ -118,6 +122,18 @@ class Fetch:
         self, sources: Iterable[Source], arrivals: trio.MemoryReceiveChannel[Source] | None
     ) -> FetchResult:
         """Fetch from `sources`, and from those that come over `arrivals` while it runs."""
+        return await self._with_sources(sources, arrivals, self._fetch)
+
+    async def look(self, sources: Iterable[Source]) -> FoundVersion:
+        """Return what the link names, with its tree and tensor index, without its blocks."""
+        return await self._with_sources(sources, None, self._look)
+
+    async def _with_sources(
+        self,
+        sources: Iterable[Source],
+        arrivals: trio.MemoryReceiveChannel[Source] | None,
+        work: Callable[[], Awaitable[T]],
+    ) -> T:
         with unwrapped_errors():
             async with trio.open_nursery() as nursery:
                 self._sources = Sources(
@@ -142,7 +158,7 @@ class Fetch:
                     self._keep_waiting = True
                     nursery.start_soon(self._take_arrivals, arrivals)
                 nursery.start_soon(self._tick)
-                result = await self._fetch()
+                result = await work()
                 for session in self._sources.sessions.values():
                     session.leave()
                 await trio.lowlevel.checkpoint()
@@ -156,7 +172,7 @@ class Fetch:
 
     # -- the steps ------------------------------------------------------------------------------
 
-    async def _fetch(self) -> FetchResult:
+    async def _look(self) -> FoundVersion:
         self._enter(Phase.FINDING)
         document, manifest = await self._find()
         self._manifest = manifest
@@ -164,7 +180,11 @@ class Fetch:
             await self._trust(document, manifest)
         self._enter(Phase.READING)
         table = self._table = await self._read_tree(manifest.root)
-        version = FoundVersion(document, manifest, table, await self._read_tensors(manifest))
+        return FoundVersion(document, manifest, table, await self._read_tensors(manifest))
+
+    async def _fetch(self) -> FetchResult:
+        version = await self._look()
+        manifest = version.manifest
         wanted = await in_thread(self._limiter, self._choose_blocks, version)
         self._enter(Phase.CHECKING)
         download = await in_thread(self._limiter, self._open, version, wanted)
@@ -270,21 +290,29 @@ class Fetch:
             version.document,
             version.manifest,
             version.table,
-            self._destination,
+            self._destination_of(version.manifest),
             wanted,
             overwrite=self._overwrite,
         )
 
+    def _destination_of(self, manifest: Manifest) -> Path:
+        if self._destination is None:
+            raise ValueError("a fetch needs a destination")
+        if callable(self._destination):
+            return self._destination(manifest)
+        return self._destination
+
     async def _fill(self, download: Download) -> None:
         root, table = download.manifest.root, download.table
         self._library.opened(root, download.have)
+        self._bytes_resumed = self._bytes_total - sum(map(table.length, download.missing))
         steps = download.adopt_local()
         while (step := await in_thread(self._limiter, next, steps, None)) is not None:
             self._library.gained(root, step.indices)
         missing = download.missing
         self._blocks_verified = self._blocks_total - missing.count()
         self._bytes_verified = self._bytes_total - sum(map(table.length, missing))
-        self._bytes_local = self._bytes_verified
+        self._bytes_local = self._bytes_verified - self._bytes_resumed
         if missing.any():
             await self._transfer(download, missing)
 
@@ -317,7 +345,7 @@ class Fetch:
             bad=scheduler.bad,
         )
         self._enter(Phase.TRANSFERRING)
-        self._last_hope = trio.current_time()
+        began = self._last_hope = trio.current_time()
         self._scheduler = scheduler
         for session in self._sources.sessions.values():
             if session.greeted:
@@ -327,6 +355,7 @@ class Fetch:
             nursery.start_soon(scheduler.run)
             await scheduler.done.wait()
             nursery.cancel_scope.cancel()
+        self._transfer_seconds = trio.current_time() - began
 
     # -- sessions: what they tell (SessionOwner) ------------------------------------------------
 
@@ -413,7 +442,7 @@ class Fetch:
                 manifest=self._manifest,
                 bytes_total=self._bytes_total,
                 bytes_verified=self._bytes_verified,
-                bytes_local=self._bytes_local,
+                bytes_local=self._bytes_local + self._bytes_resumed,
                 bytes_received=self._received(),
                 blocks_total=self._blocks_total,
                 blocks_verified=self._blocks_verified,
@@ -430,11 +459,13 @@ class Fetch:
         return FetchResult(
             version=version,
             wanted=wanted,
-            destination=self._destination,
+            destination=self._destination_of(version.manifest),
             bytes_wanted=self._bytes_total,
+            bytes_resumed=self._bytes_resumed,
             bytes_local=self._bytes_local,
             bytes_received=self._received(),
             bytes_useless=useless,
             seconds=trio.current_time() - self._started,
+            transfer_seconds=self._transfer_seconds,
             sources=self._sources.statistics(),
         )

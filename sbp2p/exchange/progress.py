@@ -74,11 +74,17 @@ class FetchResult:
     wanted: Bitmap
     destination: Path
     bytes_wanted: int
+    bytes_resumed: int
+    """Were at the destination, verified, when the fetch began."""
     bytes_local: int
+    """Copied from other files of this node."""
     bytes_received: int
+    """Block payload from peers, tree nodes included."""
     bytes_useless: int
     """Of the received: duplicates and wrong blocks."""
     seconds: float
+    transfer_seconds: float
+    """From the first request for a block to the last commit; 0 if nothing was to be transferred."""
     sources: tuple[SourceStatistics, ...]
 
 

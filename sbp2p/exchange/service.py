@@ -71,7 +71,7 @@ class Exchange:
     async def fetch(
         self,
         link: Link,
-        destination: Path,
+        destination: Path | Callable[[Manifest], Path],
         *,
         sources: Iterable[Source] = (),
         arrivals: trio.MemoryReceiveChannel[Source] | None = None,
@@ -85,7 +85,8 @@ class Exchange:
 
         Args:
             link: what to get. The peers it names are asked, too.
-            destination: folder that the version's paths are relative to.
+            destination: folder that the version's paths are relative to, or what tells it once
+                the manifest is known.
             sources: peers to ask.
             arrivals: more of them while it runs. As long as this channel is open, a fetch that
                 cannot go on waits for `patience_s`; otherwise it gives up when all were asked.
@@ -117,6 +118,23 @@ class Exchange:
             overwrite=overwrite,
         )
         return await fetch.run([*sources, *sources_of(link)], arrivals)
+
+    async def find(self, link: Link, *, sources: Iterable[Source] = ()) -> FoundVersion:
+        """Return what a link names, with its tree and tensor index, but not its blocks.
+
+        Raises:
+            NotFoundError, PeerUnreachableError, PeerMisbehavedError: as `fetch`.
+        """
+        fetch = Fetch(
+            link,
+            None,
+            swarm=self._swarm,
+            store=self._store,
+            library=self._library,
+            limiter=self._limiter,
+            config=self._config,
+        )
+        return await fetch.look([*sources, *sources_of(link)])
 
     def published(self, root: Cid) -> None:
         """Tell peers that follow this root that every block of it is here now."""
