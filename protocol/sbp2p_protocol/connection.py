@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from .buffers import BufferPool
 from .connection_upgrade import Upgrade, UpgradePhase, UpgradeResult
 from .errors import CloseCode, LocalProtocolError, RemoteProtocolError
 from .events import ConnectionLost, Established
@@ -98,6 +99,7 @@ class Connection:
         expected_peer: who must be at the other end; None accepts anyone.
         config: knobs.
         now: seconds on the caller's monotonic clock, as in every method that takes it.
+        pool: where large buffers come from; may be shared by connections of one event loop.
     """
 
     def __init__(
@@ -108,8 +110,10 @@ class Connection:
         expected_peer: PeerId | None,
         config: ConnectionMachineConfig,
         now: float,
+        pool: BufferPool | None = None,
     ) -> None:
         self.state = ConnectionState.UPGRADING
+        self._pool = pool or BufferPool()
         self._config = config
         self._initiator = initiator
         self._events: deque[Event] = deque()
@@ -123,6 +127,7 @@ class Connection:
             security=config.security,
             early_muxers=config.early_muxers,
             receive_buffer_bytes=config.receive_buffer_bytes,
+            pool=self._pool,
         )
         self._upgrade_deadline = now + config.upgrade_timeout_s
         self._upgrade_buffer = memoryview(bytearray(UPGRADE_READ_BYTES))
@@ -229,13 +234,16 @@ class Connection:
         return self._output_bytes + (control + OVERHEAD if control else 0)
 
     def take_output(self) -> list[bytes | bytearray | memoryview]:
-        """Return what to write, in order, and forget it."""
+        """Return what to write, in order, and forget it.
+
+        To be called when what it returned before has been written: that says that bytes move.
+        """
         live = self._live
         if live is not None:
             if live.mux.control_size:
                 self._encrypt(live, [live.mux.take_control()])
             if self._output:
-                live.mux.output_moved()
+                live.mux.output_taken()
         output, self._output = self._output, []
         self._output_bytes = 0
         return output
@@ -246,7 +254,7 @@ class Connection:
             self._output_bytes += len(data)
 
     def _encrypt(self, live: _Live, parts: list[Buffer]) -> None:
-        buffer = memoryview(bytearray(sealed_size_max(parts)))
+        buffer = self._pool.take(sealed_size_max(parts))
         size = live.secure.sender.encrypt_into(parts, buffer)
         self._output.append(buffer[:size])
         self._output_bytes += size

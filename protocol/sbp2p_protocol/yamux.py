@@ -177,10 +177,12 @@ class YamuxSession:
     def _on_data(self, flags: int, stream_id: int, length: int) -> None:
         if length > limits.YAMUX_MAX_DATA_FRAME:
             raise RemoteProtocolError(f"yamux data frame of {length} bytes")
-        stream = self._stream_of(flags, stream_id)
-        if stream is not None and flags & RST:
-            self._on_reset(stream, 0)
-            stream = None
+        stream = self._streams.get(stream_id)
+        if flags or stream is None:
+            stream = self._stream_of(flags, stream_id)
+            if stream is not None and flags & RST:
+                self._on_reset(stream, 0)
+                stream = None
         if stream is not None and length:
             if not stream.can_receive:
                 raise RemoteProtocolError(f"data after FIN on stream {stream_id}")
@@ -294,7 +296,6 @@ class YamuxSession:
         control = bytes(self._control)
         self._control.clear()
         self._pongs_queued = 0
-        self._liveness.output_moved()
         return control
 
     def _answer(self, kind: int, flags: int, stream_id: int, length: int) -> None:
@@ -431,9 +432,9 @@ class YamuxSession:
         """
         self._queue_ping(self._liveness.handle_timer(now))
 
-    def output_moved(self) -> None:
-        """Note that the driver took output to write."""
-        self._liveness.output_moved()
+    def output_taken(self) -> None:
+        """Note that the driver took output to write; it does so when the last is written."""
+        self._liveness.output_taken()
 
     def _queue_ping(self, value: int | None) -> None:
         if value is not None:

@@ -4,8 +4,9 @@ Rules:
 1. At most one ping is on its way. It goes out when asked for, and `keepalive_s` after the last.
 2. The peer is lost when nothing at all has arrived for `ping_timeout_s` after a ping. Data counts:
    a pong may wait behind it.
-3. While our own output moves, the ping may still be queued behind it, so the wait starts anew:
-   a peer behind a slow uplink is given up between one and two timeouts after the last write.
+3. While our own output moves, the ping may still be queued behind it, so the wait starts anew.
+   The driver takes output only when it has written what it took before, so taking some after
+   the ping left says that it moves.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ class Liveness:
         self._waiting_since: float | None = None
         self._sent_at = now
         self._value = 0
-        self._output_moved = False
+        self._takes = 0
+        """How often output was taken since the ping; the first time took the ping itself."""
 
     def heard(self, now: float) -> None:
         """Note that bytes arrived."""
         if self._waiting_since is not None:
             self._waiting_since = now
 
-    def output_moved(self) -> None:
+    def output_taken(self) -> None:
         """Note that the driver took output to write."""
-        self._output_moved = True
+        self._takes += 1
 
     def ping(self, now: float) -> int | None:
         """Return the opaque value of the ping to send, or None while one is on its way."""
@@ -43,7 +45,7 @@ class Liveness:
         self._value = (self._value + 1) & 0xFFFF_FFFF
         self._sent_at = self._waiting_since = now
         self._next_ping_at = now + self._keepalive_s
-        self._output_moved = False
+        self._takes = 0
         return self._value
 
     def pong(self, value: int, now: float) -> float | None:
@@ -71,8 +73,8 @@ class Liveness:
             return None
         if self._waiting_since is None:
             return self.ping(now)
-        if self._output_moved:
-            self._output_moved = False
+        if self._takes > 1:
+            self._takes = 1
             self._waiting_since = now
             return None
         raise RemoteProtocolError(

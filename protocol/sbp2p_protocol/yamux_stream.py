@@ -55,7 +55,16 @@ TRANSITIONS: Final[dict[tuple[StreamState, StreamInput], StreamState]] = {
 class YamuxStream:
     """What a session knows of one stream that is not done."""
 
-    __slots__ = ("acknowledged", "receive", "send_window", "state", "stream_id", "wants_window")
+    __slots__ = (
+        "acknowledged",
+        "can_receive",
+        "can_send",
+        "receive",
+        "send_window",
+        "state",
+        "stream_id",
+        "wants_window",
+    )
 
     def __init__(
         self, stream_id: int, receive: ReceiveWindow, send_window: int, *, acknowledged: bool
@@ -67,18 +76,13 @@ class YamuxStream:
         self.acknowledged = acknowledged
         self.wants_window = False
         """The last send was cut short: tell the driver when there is credit again."""
-
-    @property
-    def can_send(self) -> bool:
-        """We have not sent FIN."""
-        return self.state is StreamState.OPEN or self.state is StreamState.RECEIVE_CLOSED
-
-    @property
-    def can_receive(self) -> bool:
-        """The peer has not sent FIN."""
-        return self.state is StreamState.OPEN or self.state is StreamState.SEND_CLOSED
+        # what the state says, as attributes: both are asked for on every frame
+        self.can_send = True
+        self.can_receive = True
 
     def advance(self, change: StreamInput) -> StreamState:
         """Move along the table; return the new state."""
         self.state = TRANSITIONS[self.state, change]
+        self.can_send = self.state in (StreamState.OPEN, StreamState.RECEIVE_CLOSED)
+        self.can_receive = self.state in (StreamState.OPEN, StreamState.SEND_CLOSED)
         return self.state

@@ -426,6 +426,14 @@ class TestEnds:
         pair.listener.bytes_received(0, 0.0)
         assert "middle" in str(loss(drain(pair.listener)))
 
+    def test_eof_inside_a_message_after_our_close(self) -> None:
+        pair = ConnectionPair()
+        pair.establish()
+        pair.dialer.close()
+        pair.dialer.receive_data(b"\x00\x20abc", 0.0)
+        pair.dialer.bytes_received(0, 0.0)
+        assert drain(pair.dialer) == [ConnectionLost(None)]
+
     def test_orderly_close(self) -> None:
         pair = ConnectionPair()
         pair.establish()
@@ -467,8 +475,23 @@ class TestDeadlines:
         pair.dialer.handle_timer(30.0)
         take_bytes(pair.dialer)
         assert pair.dialer.next_deadline() == 40.0
-        pair.dialer.handle_timer(40.0)  # output has moved: one more wait
+        pair.dialer.handle_timer(40.0)
+        assert "nothing for 10 s" in str(loss(drain(pair.dialer)))
+
+    def test_a_slow_uplink_is_no_silence(self) -> None:
+        pair = ConnectionPair()
+        pair.establish()
+        pair.dialer.handle_timer(30.0)
+        take_bytes(pair.dialer)
+        stream = pair.dialer.open_stream()
+        take_bytes(pair.dialer)
+        pair.dialer.handle_timer(40.0)
+        assert pair.dialer.next_deadline() == 50.0
+        pair.dialer.send(stream, b"more")
+        take_bytes(pair.dialer)
         pair.dialer.handle_timer(50.0)
+        assert pair.dialer.established
+        pair.dialer.handle_timer(60.0)
         assert "nothing for 10 s" in str(loss(drain(pair.dialer)))
 
     def test_an_idle_connection_lives(self) -> None:

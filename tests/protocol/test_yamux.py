@@ -176,6 +176,12 @@ class TestLife:
         events = feed(end, pack_header(DATA, SYN | FIN, 1, 3) + b"abc")
         assert events == [StreamOpened(1), StreamData(1, b"abc"), StreamEof(1)]
 
+    def test_fin_waits_for_the_payload_of_its_frame(self) -> None:
+        end = server()
+        feed(end, pack_header(DATA, SYN | FIN, 1, 3) + b"a")
+        assert feed(end, b"b") == [StreamData(1, b"b")]
+        assert feed(end, b"c") == [StreamData(1, b"c"), StreamEof(1)]
+
     def test_fin_and_rst_on_empty_data(self) -> None:
         end = server()
         assert feed(end, pack_header(DATA, SYN | FIN, 1, 0)) == [StreamOpened(1), StreamEof(1)]
@@ -445,6 +451,9 @@ class TestLimits:
             pair.a.open_stream()
         pair.settle()
         pair.a.open_stream()
+        last = pair.a.open_stream()
+        pair.a.session.reset(last)
+        pair.a.open_stream()
 
     def test_own_streams(self) -> None:
         end = client(YamuxConfig(max_outbound_streams=1))
@@ -573,7 +582,8 @@ class TestSession:
     def test_output_that_moves_buys_one_more_wait(self) -> None:
         session = YamuxSession(initiator=True, config=YamuxConfig(), now=0.0)
         session.ping(0.0)
-        session.take_control()
+        session.output_taken()  # the ping leaves
+        session.output_taken()  # what was behind it
         session.handle_timer(10.0)
         assert session.next_deadline() == 20.0
         with pytest.raises(RemoteProtocolError):
