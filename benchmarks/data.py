@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import filecmp
 import json
-import random
+import math
 import shutil
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from benchmarks.harness import WORK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 MIB = 1024 * 1024
@@ -25,12 +27,11 @@ def fresh_folder(*parts: str) -> Path:
     return folder
 
 
-def tensor_shapes(total_bytes: int) -> Iterator[tuple[str, list[int]]]:
+def tensor_shapes(total_bytes: int, hidden: int = 2048) -> Iterator[tuple[str, list[int]]]:
     """Yield names and bf16 shapes of a transformer-like model of about `total_bytes`.
 
     A large embedding, then blocks of four square matrices, two wide ones and two small norms.
     """
-    hidden = 2048
     layer = [("attn.q", [hidden, hidden]), ("attn.k", [hidden // 4, hidden])]
     layer += [("attn.v", [hidden // 4, hidden]), ("attn.o", [hidden, hidden])]
     layer += [("mlp.up", [4 * hidden, hidden]), ("mlp.down", [hidden, 4 * hidden])]
@@ -38,13 +39,11 @@ def tensor_shapes(total_bytes: int) -> Iterator[tuple[str, list[int]]]:
     left = total_bytes - 4096
     shape = [min(32000, left // (8 * hidden)), hidden]
     yield "embed", shape
-    left -= 2 * shape[0] * shape[1]
+    left -= bf16_bytes(shape)
     number = 0
     while left > 0:
         for name, shape in layer:
-            size = 2
-            for length in shape:
-                size *= length
+            size = bf16_bytes(shape)
             if size > left:  # the last tensor takes what is left, as rows of `hidden`
                 if left >= 2 * hidden:
                     yield f"layers.{number}.tail", [left // (2 * hidden), hidden]
@@ -54,26 +53,41 @@ def tensor_shapes(total_bytes: int) -> Iterator[tuple[str, list[int]]]:
         number += 1
 
 
-def write_safetensors(path: Path, tensors: Sequence[tuple[str, list[int]]], seed: int) -> None:
-    """Write bf16 tensors of random bytes; the same seed gives the same file."""
+def bf16_bytes(shape: Sequence[int]) -> int:
+    """Return the bytes of a bf16 tensor."""
+    return 2 * math.prod(shape)
+
+
+def safetensors_header(
+    tensors: Iterable[tuple[str, list[int]]], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """Return what stands before the first byte of the first tensor."""
     header: dict[str, object] = {}
+    if metadata:
+        header["__metadata__"] = dict(metadata)
     offset = 0
     for name, shape in tensors:
-        size = 2
-        for length in shape:
-            size *= length
-        data_offsets = [offset, offset + size]
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": data_offsets}
-        offset += size
+        end = offset + bf16_bytes(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    source = random.Random(seed)  # noqa: S311  (content for a benchmark)
+    return len(text).to_bytes(8, "little") + text
+
+
+def random_pieces(size: int, seed: int) -> Iterator[bytes]:
+    """Yield `size` random bytes, a few at a time; the same seed gives the same bytes."""
+    source = np.random.Generator(np.random.SFC64(seed))
+    for start in range(0, size, MIB):
+        yield source.bytes(min(MIB, size - start))
+
+
+def write_safetensors(path: Path, tensors: Sequence[tuple[str, list[int]]], seed: int) -> None:
+    """Write bf16 tensors of random bytes."""
+    size = sum(bf16_bytes(shape) for _, shape in tensors)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        while offset:
-            piece = min(offset, 16 * MIB)
-            file.write(source.randbytes(piece))
-            offset -= piece
+        file.write(safetensors_header(tensors))
+        file.writelines(random_pieces(size, seed))
 
 
 def model_file(size: int, seed: int = 1) -> Path:

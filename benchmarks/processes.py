@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -75,13 +77,26 @@ def reap(process: subprocess.Popen[str], usage: Usage) -> int:
     return process.returncode
 
 
+def stop(process: subprocess.Popen[str], usage: Usage) -> None:
+    """Ask a process to end, make it if it does not, and fill in what it cost."""
+    # os.kill: the methods of Popen would reap a process that is gone already, and its usage with it
+    os.kill(process.pid, signal.SIGTERM)
+    force = threading.Timer(STOP_TIMEOUT_S, os.kill, (process.pid, signal.SIGKILL))
+    force.start()
+    try:
+        reap(process, usage)
+    finally:
+        force.cancel()
+
+
 def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Finished:
     """Run a command to its end; raise with its output if it fails."""
     usage = Usage()
     started = time.perf_counter()
     process = start(argv, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=env)
     assert process.stdout is not None
-    output = process.stdout.read()
+    with process.stdout:
+        output = process.stdout.read()
     status = reap(process, usage)
     wall_s = time.perf_counter() - started
     if status != 0:
@@ -111,6 +126,5 @@ def server(
         yield line.strip(), usage
     finally:
         process.stdin.close()
-        process.terminate()
+        stop(process, usage)
         process.stdout.close()
-        reap(process, usage)

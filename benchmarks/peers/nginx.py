@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from benchmarks.processes import START_TIMEOUT_S, PeerMissingError, Usage, reap
+from benchmarks.processes import START_TIMEOUT_S, PeerMissingError, Usage, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,5 +68,4 @@ def serve(root: Path, work: Path) -> Iterator[tuple[str, Usage]]:
         _wait_until_listening(port)
         yield f"http://127.0.0.1:{port}", usage
     finally:
-        process.terminate()
-        reap(process, usage)
+        stop(process, usage)

@@ -26,7 +26,7 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 
 async def serve() -> None:
-    """Serve single bytes until standard input closes."""
+    """Serve single bytes until SIGTERM."""
 
     async def send_byte(stream: Stream) -> None:
         await stream.send_all(b"x")
@@ -37,7 +37,7 @@ async def serve() -> None:
         addresses = await swarm.listen(parse_address(LOOPBACK))
         sys.stdout.write(f"ready {addresses[0].text}\n")
         sys.stdout.flush()
-        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        await trio.sleep_forever()
 
 
 async def connect(address: str, count: int) -> list[float]:
