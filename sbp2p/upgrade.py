@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from sbp2p_keys.identity import PeerId, PrivateKey
+    from sbp2p_protocol.buffers import BufferPool
 
     from .config import NodeConfig
     from .transport import RawStream
@@ -32,8 +33,9 @@ def make_connection(
     expected_peer: PeerId | None,
     handlers: HandlerTable,
     on_established: Callable[[Connection], str | None],
+    pool: BufferPool | None = None,
 ) -> Connection:
-    """Return a connection that is to be `run`."""
+    """Return a connection that is to be `run`; a node's connections may share a `pool`."""
     machine = ConnectionMachine(
         identity=identity,
         initiator=initiator,
@@ -47,6 +49,7 @@ def make_connection(
             ),
         ),
         now=trio.current_time(),
+        pool=pool,
     )
     return Connection(
         raw,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from sbp2p_keys.identity import PeerId, PrivateKey
 
+    from .buffers import BufferPool
+
 
 class UpgradePhase(Enum):
     """Which negotiation is going on."""
@@ -77,6 +79,7 @@ class Upgrade:
         security: ids of Noise suites, most wanted first: what is proposed, or what is accepted.
         early_muxers: what the handshake offers; empty negotiates the muxer after it.
         receive_buffer_bytes: most ciphertext taken from one read, once the upgrade is done.
+        pool: where large buffers come from.
     """
 
     def __init__(
@@ -88,12 +91,14 @@ class Upgrade:
         security: Sequence[str],
         early_muxers: Sequence[str],
         receive_buffer_bytes: int,
+        pool: BufferPool,
     ) -> None:
         self._identity = identity
         self._initiator = initiator
         self._expected_peer = expected_peer
         self._early_muxers = tuple(early_muxers)
         self._receive_buffer_bytes = receive_buffer_bytes
+        self._pool = pool
         self._received = 0
         self._out = bytearray()
         self._suite = NoiseSuite.CHACHA
@@ -161,7 +166,9 @@ class Upgrade:
         step = _MuxerNegotiation(
             secured,
             NoiseSender(secured.send_cipher),
-            NoiseReceiver(secured.recv_cipher, buffer_bytes=self._receive_buffer_bytes),
+            NoiseReceiver(
+                secured.recv_cipher, buffer_bytes=self._receive_buffer_bytes, pool=self._pool
+            ),
             self._negotiate((YAMUX,)),
         )
         plaintext = step.receiver.receive_data(secured.trailing)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import InvalidTag
 
+from .buffers import BufferPool
 from .errors import IntegrityError, LocalProtocolError, RemoteProtocolError
 from .limits import MIB
 
@@ -149,12 +150,16 @@ class NoiseReceiver:
     Args:
         cipher: The receiving cipher of the handshake.
         buffer_bytes: Most ciphertext taken from one read, and about the size of a batch.
+        pool: Where the memory of batches comes from; a new buffer each without one.
     """
 
-    __slots__ = ("_broken", "_buffer", "_cipher", "_end")
+    __slots__ = ("_broken", "_buffer", "_cipher", "_end", "_pool")
 
-    def __init__(self, cipher: CipherState, *, buffer_bytes: int = MIB) -> None:
+    def __init__(
+        self, cipher: CipherState, *, buffer_bytes: int = MIB, pool: BufferPool | None = None
+    ) -> None:
         self._cipher = cipher
+        self._pool = pool or BufferPool(buffers_max=0)
         self._buffer = memoryview(bytearray(max(buffer_bytes, RECEIVE_BUFFER_MIN)))
         self._end = 0
         self._broken: str | None = None
@@ -209,7 +214,7 @@ class NoiseReceiver:
         spans, start = _whole_messages(buffer, end)
         if not spans:
             return None
-        batch = memoryview(bytearray(start - len(spans) * OVERHEAD))
+        batch = self._pool.take(start - len(spans) * OVERHEAD)
         written = self._decrypt_spans(spans, batch)
         if start < end:
             buffer[: end - start] = buffer[start:end]

@@ -24,6 +24,7 @@ from sbp2p.handlers import HandlerTable
 from sbp2p.identify import Identifier
 from sbp2p.transport import DialError, TcpTransport
 from sbp2p.upgrade import make_connection
+from sbp2p_protocol.buffers import BufferPool
 from sbp2p_protocol.errors import CloseCode, RemoteProtocolError
 from sbp2p_protocol.limits import SCORED_PEERS_MAX
 
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from sbp2p_protocol.multiaddr import Address
 
     from .events import SwarmEvent
+
+POOLED_BUFFERS = 16
+"""Large buffers (about 1 MiB each) kept for all connections together. One busy connection uses
+four: one that is sent, one that is filled, and two batches that the application works on."""
 
 VIOLATION_POINTS = 40
 """Penalty for bytes that break the protocol: three times in a few minutes is no accident."""
@@ -108,6 +113,7 @@ class Swarm:
         self._nursery = nursery
         self._handlers = HandlerTable()
         self._table = ConnectionTable(self.peer_id)
+        self._pool = BufferPool(buffers_max=POOLED_BUFFERS)
         self._subscribers = Subscribers()
         self._scores = Scores(
             ban_score=config.swarm.ban_score,
@@ -326,6 +332,7 @@ class Swarm:
             expected_peer=expected_peer,
             handlers=self._handlers,
             on_established=self._admit,
+            pool=self._pool,
         )
 
     async def _run(
