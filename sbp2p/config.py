@@ -78,7 +78,7 @@ class ExchangeConfig:
     """A peer that owes blocks and makes no progress for this long loses its requests to others."""
     request_timeout_s: float = 30.0
     """Any single control request: hello, version, resolve."""
-    patience_s: float = 30.0
+    patience_s: float = 10.0
     """How long a fetch goes on while nobody connected can give it anything it needs."""
     retry_s: float = 1.0
     """Wait before a peer that left is tried again; doubles each time, up to a minute."""

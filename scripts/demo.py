@@ -36,6 +36,7 @@ SENTENCES = (
 )
 CHANGED_LAYER = "encoder.layer.5."
 KILL_ATTEMPTS = 5
+KILL_AFTER_BYTES = 10_000_000
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -163,7 +164,7 @@ def _fetch_and_kill(alice: Sbp2p, carol: Sbp2p, cid: str, target: Path) -> bool:
     with Seeder(alice) as seeder:
         fetch = carol.start("get", seeder.link(cid), "--to", target)
         for event in fetch.events():
-            if event["event"] == "progress" and event.get("network_bytes", 0) > 0:
+            if event["event"] == "progress" and event["done_bytes"] > KILL_AFTER_BYTES:
                 os.kill(seeder.process.pid, signal.SIGKILL)
                 share = event["done_bytes"] / event["total_bytes"]
                 say(f"  killed {seeder.peer} at {share:.0%}")
