@@ -130,6 +130,7 @@ def test_a_missing_file_is_not_claimed_and_comes_back(
     path, away = tmp_path / "files/f", tmp_path / "away"
     path.rename(away)
     assert list(store.have_bitmap(version.table)) == [5]
+    assert list(store.have_bitmap(version.table, store.versions()[0])) == [5]
     assert not store.has_block(version.table.digest(0))
     with pytest.raises(BlockUnavailableError, match="no such file"):
         store.read_block(version.table.digest(0))

@@ -94,6 +94,7 @@ def test_a_new_version_published_from_the_same_folder(store: Store, tmp_path: Pa
     assert store.newest(PUBLISHER.peer_id, "other") is None
     found = store.version(old.manifest.cid)
     assert found is not None
+    assert store.have_bitmap(old.table, found) == have
     assert store.table(found).files == old.table.files  # though its files are others now
 
 
