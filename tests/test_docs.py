@@ -27,7 +27,8 @@ _SEARCHED = (
 
 _FOREIGN = {
     "allow_patterns", "trust_remote_code", "get_peer_cert", "data_offsets",
-    "webtransport_certhashes", "sbp2p.protocol", "Noise_XX_25519_AESGCM_SHA256", "Noise_XX_25519_ChaChaPoly_SHA256",
+    "webtransport_certhashes", "sbp2p.protocol", "Noise_XX_25519_AESGCM_SHA256",
+    "Noise_XX_25519_ChaChaPoly_SHA256",
 }  # fmt: skip
 """Names in documents that are other people's, or of things that were decided against."""
 
