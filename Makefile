@@ -40,7 +40,7 @@ $(STAMP)-demo: $(STAMP)-dev
 demo-deps: $(STAMP)-demo
 
 demo: $(STAMP)-demo  ## publish, seed, join by peer id, fetch, verify, load; then a new version; then a seeder killed
-	$(BIN)/python scripts/demo.py
+	$(BIN)/python -m scripts.demo
 
 # -- software that is not ours, each in an environment of its own
 interop-deps: .venv-node/.stamp .venv-py-libp2p/.stamp  ## js-libp2p and py-libp2p, which the interop tests talk to

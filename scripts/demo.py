@@ -17,12 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo_process import DemoError, Sbp2p, Seeder, say, step
-from minilm import similarities
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 import sbp2p
+from scripts.demo_process import DemoError, Sbp2p, Seeder, say, step
+from scripts.minilm import similarities
 
 if TYPE_CHECKING:
     from torch import Tensor
