@@ -1,16 +1,8 @@
 """A connection to one peer: the trio driver of the sans-IO machine.
 
-The only module that knows both trio and the machine. Three tasks, in a nursery of the connection:
-
-| task | does |
-|---|---|
-| reader | socket into the machine's receive buffer, events out to streams and waiters |
-| writer | the machine's output to the socket, then the next sender's turn |
-| timer | sleeps until the machine's next deadline, or that of a lingering stream |
-
-The reader never waits for a stream, and the writer for the peer at most `write_timeout_s`, so one
-slow stream cannot stop the others, and a dead peer is noticed. Handlers of inbound streams are
-further tasks of the same nursery.
+With `wire`, which moves the bytes, the only module that knows both trio and the machine. Events go
+to the streams and to whoever waits; each inbound stream is served in a task of the connection's
+nursery.
 
 Life: upgrade (multistream, Noise, yamux) within the machine's deadline; then `on_established`
 decides, before any stream is served, whether the peer may stay; then open; then ending: go-away
@@ -23,7 +15,7 @@ Errors: `UpgradeError` out of `run` when the connection never came to be establi
 from __future__ import annotations
 
 import math
-from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -46,8 +38,8 @@ from .errors import PeerUnreachableError
 from .negotiate import propose
 from .serve import serve_stream
 from .stream import Stream
-from .transport import send_all_buffers
 from .turns import SendTurns
+from .wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -113,30 +105,22 @@ class Connection:
         """When the last stream ended; infinity while streams are open."""
         self.lost: Exception | str | None = None
         """Why the connection ended; None while it lives, and after an orderly end."""
-        self._raw = raw
         self._machine = machine
         self._handlers = handlers
         self._config = config
         self._on_established = on_established
         self._nursery: trio.Nursery
         self._streams: dict[int, Stream] = {}
-        self._lingering: deque[tuple[float, int]] = deque()  # deadline, stream id
+        self._wire = Wire(raw, machine, config, self)
         self._turns = SendTurns(self._has_room)
-        self._writer = trio.lowlevel.ParkingLot()
-        self._timer = trio.lowlevel.ParkingLot()
-        self._timer_set_for = -math.inf
+        self._round_trip_s = math.inf  # of the last ping
         self._pongs = trio.lowlevel.ParkingLot()
         self._idle = trio.lowlevel.ParkingLot()
         self._settled = trio.Event()  # the upgrade came to an end, good or bad
         self._ending = trio.Event()
-        self._written = trio.Event()
-        self._read = trio.Event()
         self._closed = trio.Event()
         self._admitted = False
-        self._flushed = False
         self._peer_going_away = False
-        self._bytes_sent = 0
-        self._bytes_received = 0
 
     def __repr__(self) -> str:
         who = self.peer_id.short() if self._admitted else "?"
@@ -148,12 +132,12 @@ class Connection:
     @property
     def remote_address(self) -> Address:
         """Where the peer is, as the socket sees it."""
-        return self._raw.remote_address
+        return self._wire.raw.remote_address
 
     @property
     def local_address(self) -> Address:
         """This side of the socket."""
-        return self._raw.local_address
+        return self._wire.raw.local_address
 
     @property
     def is_open(self) -> bool:
@@ -177,8 +161,8 @@ class Connection:
             remote_address=self.remote_address.text,
             initiator=self.initiator,
             security=self.security,
-            bytes_sent=self._bytes_sent,
-            bytes_received=self._bytes_received,
+            bytes_sent=self._wire.bytes_sent,
+            bytes_received=self._wire.bytes_received,
             bytes_queued=self._machine.output_size,
             open_streams=len(self._streams),
             rtt_s=self.rtt_s,
@@ -204,7 +188,7 @@ class Connection:
         except LocalProtocolError as error:
             raise trio.BrokenResourceError(str(error)) from error
         stream = self._add_stream(stream_id, initiator=True)
-        self._wake_tasks()  # runs after the proposal is queued too, so one write carries both
+        self._wire.wake()  # runs after the proposal is queued too, so one write carries both
         try:
             with trio.fail_after(self._config.negotiate_timeout_s):
                 stream.protocol = await propose(stream, protocols)
@@ -233,14 +217,14 @@ class Connection:
         await trio.lowlevel.checkpoint()
         self._check_open()
         self._machine.ping(trio.current_time())
-        self._after_machine()
+        self._on_progress()
         with trio.move_on_after(self._config.ping_timeout_s) as scope:
             await self._pongs.park()
         if scope.cancelled_caught:
             raise PeerUnreachableError(f"peer {self.peer_id} did not answer a ping")
-        if self.rtt_s is None or self._ending.is_set():
+        if self._ending.is_set():
             raise trio.BrokenResourceError("the connection ended")
-        return self.rtt_s
+        return self._round_trip_s
 
     async def aclose(self) -> None:
         """Tell the peer, deliver what was sent, and close; takes `close_timeout_s` at most.
@@ -290,97 +274,40 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._read_loop)
-                nursery.start_soon(self._write_loop)
-                nursery.start_soon(self._timer_loop)
+                self._wire.start(nursery)
                 await self._settled.wait()
                 if self._admitted:
                     task_status.started(self)
                     await self._ending.wait()
-                await self._say_goodbye()
+                await self._wire.wait_finished()
                 nursery.cancel_scope.cancel()
         finally:
             self._lose("the connection was cancelled")
-            self._raw.abort()
+            self._wire.raw.abort()
             self._closed.set()
         if not self._admitted:
             raise UpgradeError(self.lost or "the connection was closed")
 
-    async def _say_goodbye(self) -> None:
-        """Write what is queued and wait for the peer's end, within `close_timeout_s`."""
-        with trio.move_on_after(self._config.close_timeout_s):
-            await self._written.wait()
-            await self._read.wait()
-        if self._flushed:
-            await self._raw.aclose()
-
-    async def _read_loop(self) -> None:
-        machine, raw = self._machine, self._raw
-        try:
-            while True:
-                count = await raw.receive_into(machine.receive_buffer())
-                self._bytes_received += count
-                machine.bytes_received(count, trio.current_time())
-                self._after_machine()
-                if not count:
-                    break
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._lose(error)
-        self._read.set()
-
-    async def _write_loop(self) -> None:
-        machine, raw = self._machine, self._raw
-        stall_timeout_s = self._config.write_timeout_s
-        try:
-            while True:
-                if buffers := machine.take_output():
-                    self._turns.pass_on()
-                    await send_all_buffers(raw, buffers, stall_timeout_s=stall_timeout_s)
-                    self._bytes_sent += sum(map(len, buffers))
-                elif self._ending.is_set():
-                    await raw.send_eof()
-                    self._flushed = True
-                    break
-                else:
-                    await self._writer.park()
-        except trio.TooSlowError:
-            self._lose(f"the peer took no byte for {stall_timeout_s:g} s")
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._lose(error)
-        self._written.set()
-
-    async def _timer_loop(self) -> None:
-        while True:
-            self._timer_set_for = self._next_deadline()
-            with trio.CancelScope(deadline=self._timer_set_for):
-                await self._timer.park()
-            now = trio.current_time()
-            deadline = self._machine.next_deadline()
-            if deadline is not None and deadline <= now:
-                self._machine.handle_timer(now)
-            while self._lingering and self._lingering[0][0] <= now:
-                self._give_up(self._lingering.popleft()[1])
-            self._after_machine()
-
-    def _next_deadline(self) -> float:
-        deadline = self._machine.next_deadline()
-        lingering = self._lingering[0][0] if self._lingering else math.inf
-        return lingering if deadline is None else min(deadline, lingering)
-
     # -- events -----------------------------------------------------------------------------
 
-    def _after_machine(self) -> None:
-        """Do what follows from any call that moved the machine: events, output, timer."""
+    def _on_progress(self) -> None:
+        """Act on the events of a machine that was moved."""
         next_event = self._machine.next_event
         while (event := next_event()) is not None:
             self._on_event(event)
-        self._wake_tasks()
+        self._wire.wake()
 
-    def _wake_tasks(self) -> None:
-        if self._machine.output_size:
-            self._writer.unpark()
-        if self._next_deadline() < self._timer_set_for:
-            self._timer.unpark()
+    def _on_output_taken(self) -> None:
+        self._turns.pass_on()
+        self._on_progress()  # the last message that a key may seal is an event too
+
+    def _on_broken(self, reason: Exception | str) -> None:
+        self._lose(reason)
+
+    def _on_reminder(self, stream_id: int) -> None:
+        if stream := self._streams.get(stream_id):
+            self._machine.reset(stream_id)
+            self._forget(stream)
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -398,7 +325,8 @@ class Connection:
                     stream._fail(trio.BrokenResourceError(f"the peer reset the stream ({code})"))
             case StreamOpened(stream_id):
                 self._on_stream_opened(stream_id)
-            case PongReceived():
+            case PongReceived(rtt_s):
+                self._round_trip_s = rtt_s
                 self._pongs.unpark_all()
             case Established():
                 self._on_handshake_done(event)
@@ -447,7 +375,7 @@ class Connection:
         self._ending.set()
         self._settled.set()
         self._turns.wake_all()
-        self._writer.unpark()
+        self._wire.finish()
         self._pongs.unpark_all()
 
     def _end_if_abandoned(self) -> None:
@@ -471,30 +399,28 @@ class Connection:
         return self._machine.output_size < self._config.send_high_water_bytes
 
     def _send(self, stream_id: int, data: memoryview) -> int:
-        accepted = self._machine.send(stream_id, data)
-        self._writer.unpark()
+        try:
+            accepted = self._machine.send(stream_id, data)
+        except LocalProtocolError as error:
+            self._on_progress()  # the machine was lost a moment ago
+            raise trio.BrokenResourceError(str(error)) from error
+        self._wire.wake_writer()
         return accepted
 
     def _send_eof(self, stream_id: int) -> None:
-        self._machine.send_eof(stream_id)
-        self._wake_tasks()
+        with suppress(LocalProtocolError):  # as in `_send`, but there is nobody to tell
+            self._machine.send_eof(stream_id)
+        self._on_progress()
 
     def _reset(self, stream_id: int, code: int) -> None:
         self._machine.reset(stream_id, code)
-        self._wake_tasks()
+        self._wire.wake()
 
     def _consumed(self, stream_id: int, count: int) -> None:
         self._machine.consumed(stream_id, count, trio.current_time())
         if self._machine.output_size:
-            self._writer.unpark()
+            self._wire.wake_writer()
 
     def _linger(self, stream: Stream) -> None:
         """Let the peer end a stream that is closed here, but not for ever."""
-        deadline = trio.current_time() + self._config.negotiate_timeout_s
-        self._lingering.append((deadline, stream.stream_id))
-        self._wake_tasks()
-
-    def _give_up(self, stream_id: int) -> None:
-        if stream := self._streams.get(stream_id):
-            self._machine.reset(stream_id)
-            self._forget(stream)
+        self._wire.remind(self._config.negotiate_timeout_s, stream.stream_id)

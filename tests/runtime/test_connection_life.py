@@ -207,7 +207,7 @@ async def test_cancelling_the_task_aborts_the_raw_stream() -> None:
     async with joined(near_raw=Troubled(near_raw), far_raw=far_raw) as (near, far):
         near._nursery.cancel_scope.cancel()
         await far.wait_closed()
-        assert near._raw.aborted  # type: ignore[attr-defined]
+        assert near._wire.raw.aborted  # type: ignore[attr-defined]
         assert far.lost
 
 

@@ -330,7 +330,7 @@ async def test_breaking_the_protocol_counts_against_a_peer() -> None:
         for _ in range(3):
             connection = await one.connect(two.addresses)
             await settle()
-            await connection._raw.send_some([b"\x00\x20" + bytes(32)])
+            await connection._wire.raw.send_some([b"\x00\x20" + bytes(32)])
             await connection.wait_closed()
             await settle()
         with pytest.raises(PeerUnreachableError, match="banned"):
