@@ -18,7 +18,7 @@ Rules:
 3. After the loss `take_output` still returns what is queued; methods on streams that cannot be
    served any more raise, and those that only give something back (`consumed`, `reset`) do nothing.
 
-`connection.md` is the normative description.
+`upgrade.md` is the normative description, `connection.md` that of its steps.
 """
 
 from __future__ import annotations
