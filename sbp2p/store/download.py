@@ -6,8 +6,8 @@ made, then counted as had. A batch is committed in this order:
     1. data     fdatasync of every file written to
     2. index    one transaction adds a row for every place
 
-so a row never speaks of a block that is not on disk, and a crash loses at most the blocks of the
-batch that was not committed. `finish` gives the files their final names.
+so a row never speaks of a block that is not on disk, and a crash loses at most one batch: writers
+wait when as much as that is not safe yet. `finish` gives the files their final names.
 
 Rules:
 - `have` is what need not be asked for again; what of it is not committed yet can be read too.
@@ -79,6 +79,7 @@ class Download:
         self._commit_lock = threading.Lock()
         self._pending: dict[int, None] = {}
         self._pending_bytes = 0
+        self._syncing_bytes = 0
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -153,7 +154,9 @@ class Download:
             self._pending[index] = None
             self._pending_bytes += where.length
             self.extents.pending[self.table.digest(index)] = where
-            due = self._pending_bytes >= self._batch_bytes
+            # what another thread is committing counts until it is safe, so that a slow disk
+            # slows the writers down instead of raising what a crash costs
+            due = self._pending_bytes + self._syncing_bytes >= self._batch_bytes
         if due:
             self.commit()
 
@@ -168,26 +171,32 @@ class Download:
         """
         with self._commit_lock:
             with self._lock:
-                batch, self._pending, self._pending_bytes = self._pending, {}, 0
-            if not batch:
-                return []
+                batch, self._pending = self._pending, {}
+                self._syncing_bytes, self._pending_bytes = self._pending_bytes, 0
             try:
-                self.parts.sync(batch)
-            except StoreError:
-                with self._lock:
-                    for index in batch:
-                        self.have.clear(index)
-                self._forget_pending(batch)
-                raise
-            try:
-                self.parts.record(batch)
-            except StoreError:
-                with self._lock:
-                    self._pending.update(batch)
-                    self._pending_bytes += sum(map(self.table.length, batch))
-                raise
-            self._forget_pending(batch)
+                if batch:
+                    self._commit_batch(batch)
+            finally:
+                self._syncing_bytes = 0
             return list(batch)
+
+    def _commit_batch(self, batch: dict[int, None]) -> None:
+        try:
+            self.parts.sync(batch)
+        except StoreError:
+            with self._lock:
+                for index in batch:
+                    self.have.clear(index)
+            self._forget_pending(batch)
+            raise
+        try:
+            self.parts.record(batch)
+        except StoreError:
+            with self._lock:
+                self._pending.update(batch)
+                self._pending_bytes += self._syncing_bytes
+            raise
+        self._forget_pending(batch)
 
     def _forget_pending(self, batch: dict[int, None]) -> None:
         with self._lock:
