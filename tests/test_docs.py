@@ -265,7 +265,6 @@ def test_decision_records_have_their_parts(path: Path) -> None:
     text = _text(path)
     assert text.startswith(f"# {path.name[:4]}: ")
     assert "**Decided" in text
-    assert "**Why" in text
 
 
 def test_decisions_are_referred_to_by_numbers_that_exist() -> None:
