@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from sbp2p_protocol.limits import KIB
+from sbp2p_protocol.noise_transport import PLAINTEXT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +38,14 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .transport import Bytes
 
-SEND_SLICE = 256 * KIB
-"""Most bytes one stream puts into the output queue before the next stream's turn."""
+SEND_SLICE = 4 * PLAINTEXT_MAX
+"""Most bytes one stream puts into the output queue before the next stream's turn: whole Noise
+messages, because short ones cost as much (docs/decisions/0003-hot-path.md)."""
+
+_JOIN_BELOW = 1 * KIB
+_JOINED_MAX = 64 * KIB
+"""Short chunks are joined up to this size: a peer that spends its credit a byte at a time would
+otherwise make us hold an object for each byte."""
 
 
 class Stream:
@@ -52,7 +59,7 @@ class Stream:
         self.protocol = ""
         """The protocol the two sides agreed on; empty until they have."""
         self._returned: deque[Bytes] = deque()  # taken, credited, and given back unread
-        self._chunks: deque[bytes | memoryview] = deque()
+        self._chunks: deque[Bytes] = deque()
         self._arrived = trio.lowlevel.ParkingLot()
         self._window = trio.lowlevel.ParkingLot()
         self._sending = False
@@ -145,7 +152,7 @@ class Stream:
             self._receiving = False
 
     def _take(self, max_bytes: int | None) -> Bytes:
-        queue: deque[Bytes] | deque[bytes | memoryview] = self._returned or self._chunks
+        queue = self._returned or self._chunks
         if not queue:
             return b""
         chunk = queue.popleft()
@@ -249,9 +256,17 @@ class Stream:
     # -- for the connection -----------------------------------------------------------------
 
     def _on_data(self, data: bytes | memoryview) -> None:
-        if self._error is None:  # else: closed here, and the bytes are nobody's
+        if self._error is not None:
+            return  # closed here, and the bytes are nobody's
+        if len(data) >= _JOIN_BELOW:
             self._chunks.append(data)
-            self._arrived.unpark_all()
+        else:
+            last = self._chunks[-1] if self._chunks else None
+            if isinstance(last, bytearray) and len(last) < _JOINED_MAX:
+                last += data
+            else:
+                self._chunks.append(bytearray(data))
+        self._arrived.unpark_all()
 
     def _on_eof(self) -> None:
         self._received_eof = True

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from sbp2p.errors import ConfigError
+from sbp2p_protocol.limits import KIB
 from sbp2p_protocol.multiaddr import Address, parse_address
 
 from .stream import Bytes, DialError
@@ -34,6 +35,9 @@ _FAMILIES = {
     "dns4": socket.AF_INET,
     "dns6": socket.AF_INET6,
 }
+_UNSENT_MAX = 512 * KIB
+"""Bytes that wait in the kernel because the network is slower. Without this bound the send buffer
+fills, and at 1 MB/s a small message waits four seconds behind 4 MiB of blocks."""
 _BUFFERS_PER_CALL = 64
 """Buffers given to one sendmsg; the kernel takes 1024, and 64 already hold a whole queue."""
 _ACCEPT_PAUSE_S = 0.1
@@ -119,6 +123,8 @@ class TcpTransport:
     def _configure(self, sock: trio.socket.SocketType) -> None:
         """Set what must be set before connect or listen; accepted sockets inherit it."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_MAX)
         if size := self._config.socket_buffer_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)

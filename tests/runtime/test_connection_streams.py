@@ -153,6 +153,20 @@ async def test_chunks_can_be_cut_and_given_back() -> None:
             await stream.receive_some(0)
 
 
+async def test_bytes_sent_one_by_one_do_not_cost_an_object_each() -> None:
+    async def drip(stream: Stream) -> None:
+        for number in range(20_000):
+            await stream.send_all(bytes([number % 256]))
+
+    async with joined(handlers=table(drip)) as (near, _far):
+        stream = await near.open_stream(["/x"])
+        await wait_all_tasks_blocked()
+        assert len(stream._chunks) < 10
+        received = await stream.receive_exactly(20_000)
+        assert received == (bytes(range(256)) * 80)[:20_000]
+        assert await stream.receive_some() == b""
+
+
 async def test_a_reset_breaks_the_other_side_at_once() -> None:
     seen: list[Exception] = []
     started = trio.Event()
