@@ -42,7 +42,6 @@ from .progress import FetchProgress, FetchResult, FoundVersion, Phase, RateMeter
 from .questions import Questions, unreachable
 from .scheduler import BlockScheduler
 from .sources import Sources
-from .threads import in_thread
 from .unwrap import unwrapped_errors
 from .writer import BlockWriter
 
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from .library import Library
     from .session import PeerSession
     from .sources import Source
+    from .threads import Calls
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Fetch:
         swarm: Swarm,
         store: Store,
         library: Library,
-        limiter: trio.CapacityLimiter,
+        threads: Calls,
         config: NodeConfig,
         trust: Callable[[SignedDocument, Manifest], Awaitable[None]] | None = None,
         choose: Callable[[FoundVersion], Bitmap] | None = None,
@@ -98,7 +98,7 @@ class Fetch:
         self._swarm = swarm
         self._store = store
         self._library = library
-        self._limiter = limiter
+        self._threads = threads
         self._config = config
         self._trust = trust
         self._choose = choose
@@ -149,7 +149,7 @@ class Fetch:
                     self._sources,
                     self._store,
                     self._config.exchange,
-                    self._limiter,
+                    self._threads,
                     self._config.swarm.ban_score,
                 )
                 for source in sources:
@@ -185,24 +185,24 @@ class Fetch:
     async def _fetch(self) -> FetchResult:
         version = await self._look()
         manifest = version.manifest
-        wanted = await in_thread(self._limiter, self._choose_blocks, version)
+        wanted = await self._threads.run(self._choose_blocks, version)
         self._enter(Phase.CHECKING)
-        download = await in_thread(self._limiter, self._open, version, wanted)
+        download = await self._threads.run(self._open, version, wanted)
         try:
             await self._fill(download)
             self._enter(Phase.FINISHING)
-            await in_thread(self._limiter, download.finish)
+            await self._threads.run(download.finish)
             self._library.closed(manifest.root, download.have)
             if download.have.all():
                 self._library.completed(manifest.root)
-            await in_thread(self._limiter, download.close)
+            await self._threads.run(download.close)
         finally:
             self._library.closed(manifest.root, download.have)
             with (
                 suppress(StoreError),
                 trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_S),
             ):
-                await in_thread(self._limiter, download.close)
+                await self._threads.run(download.close)
         self._enter(Phase.DONE)
         return self._result(version, wanted)
 
@@ -211,7 +211,7 @@ class Fetch:
         link = self._link
         if isinstance(link, ManifestLink):
             cid = link.manifest
-            record = await in_thread(self._limiter, self._store.version, cid)
+            record = await self._threads.run(self._store.version, cid)
             if record is not None:
                 return record.document, record.manifest
             return await self._questions.find(
@@ -221,7 +221,7 @@ class Fetch:
                 exact=True,
                 keep_waiting=self._keep_waiting,
             )
-        local = await in_thread(self._limiter, self._store.newest, link.publisher, link.name)
+        local = await self._threads.run(self._store.newest, link.publisher, link.name)
         if local is not None and link.version not in (None, local.version):
             local = None
         if local is not None and link.version is not None:
@@ -253,7 +253,7 @@ class Fetch:
         while not walker.done:
             await self._nodes.fetch(walker.needed(), walker.receive_node)
         with malformed():
-            return await in_thread(self._limiter, walker.finish)
+            return await self._threads.run(walker.finish)
 
     async def _read_tensors(self, manifest: Manifest) -> tuple[TensorEntry, ...]:
         if manifest.tensors is None or self._table is None:
@@ -271,7 +271,7 @@ class Fetch:
         await self._nodes.fetch(list(dict.fromkeys(pages)), take)
         in_order = [blocks[cid] for cid in pages]
         with malformed():
-            entries = await in_thread(self._limiter, read_tensor_index, root, in_order, self._table)
+            entries = await self._threads.run(read_tensor_index, root, in_order, self._table)
         return tuple(entries)
 
     def _choose_blocks(self, version: FoundVersion) -> Bitmap:
@@ -307,7 +307,7 @@ class Fetch:
         self._library.opened(root, download.have)
         self._bytes_resumed = self._bytes_total - sum(map(table.length, download.missing))
         steps = download.adopt_local()
-        while (step := await in_thread(self._limiter, next, steps, None)) is not None:
+        while (step := await self._threads.run(next, steps, None)) is not None:
             self._library.gained(root, step.indices)
         missing = download.missing
         self._blocks_verified = self._blocks_total - missing.count()
@@ -340,7 +340,7 @@ class Fetch:
             download,
             config=self._config.exchange,
             commit_bytes=self._config.store.commit_batch_bytes // 2,
-            limiter=self._limiter,
+            threads=self._threads,
             verified=scheduler.verified,
             bad=scheduler.bad,
         )

@@ -12,21 +12,19 @@ peer may have them even if this node's power fails.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
-from .threads import in_thread
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from sbp2p.store import Store, VersionRecord
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.bitmap import Bitmap
     from sbp2p_protocol.cid import Cid
 
-_T = TypeVar("_T")
+    from .threads import Calls
 
 
 class Follower(Protocol):
@@ -51,15 +49,15 @@ class Holdings(NamedTuple):
 class Library:
     """Answers questions about versions from the store, in threads."""
 
-    def __init__(self, store: Store, limiter: trio.CapacityLimiter) -> None:
+    def __init__(self, store: Store, threads: Calls) -> None:
         self._store = store
-        self._limiter = limiter
+        self._threads = threads
         self._live: dict[Cid, Bitmap] = {}
         self._followers: dict[Cid, list[Follower]] = {}
 
     async def document(self, manifest: Cid) -> bytes | None:
         """Return the signed document of a manifest, or None."""
-        return _document(await self._in_thread(lambda: self._store.version(manifest)))
+        return _document(await self._threads.run(lambda: self._store.version(manifest)))
 
     async def resolve(self, publisher: PeerId, name: str, version: int | None) -> bytes | None:
         """Return the document of the newest, or of exactly that, version of a name; or None."""
@@ -72,7 +70,7 @@ class Library:
                     return record
             return None
 
-        return _document(await self._in_thread(find))
+        return _document(await self._threads.run(find))
 
     async def holdings(self, root: Cid) -> Holdings | None:
         """Return what is here of the version with this root, or None if it is unknown."""
@@ -90,10 +88,7 @@ class Library:
         if live is not None:
             await trio.lowlevel.checkpoint()
             return Holdings(live.to_bytes())
-        return await self._in_thread(look)
-
-    async def _in_thread(self, call: Callable[[], _T]) -> _T:
-        return await in_thread(self._limiter, call)
+        return await self._threads.run(look)
 
     # -- following ------------------------------------------------------------------------------
 

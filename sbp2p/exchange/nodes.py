@@ -23,7 +23,6 @@ from sbp2p_protocol.exchange_client import NODE_ESTIMATE
 
 from .questions import unreachable
 from .signal import Signal
-from .threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from .session import PeerSession
     from .sources import Sources
+    from .threads import Calls
 
 _STORE_BATCH: Final = 64
 """Loose blocks looked up, or kept, in one thread call."""
@@ -57,14 +57,14 @@ class NodeFetcher:
         sources: Sources,
         store: Store,
         config: ExchangeConfig,
-        limiter: trio.CapacityLimiter,
+        threads: Calls,
         ban_score: int,
     ) -> None:
         self.bytes_received = 0
         self._sources = sources
         self._store = store
         self._config = config
-        self._limiter = limiter
+        self._threads = threads
         self._ban_score = ban_score
         self._wanted: dict[Cid, _WantedNode] = {}
         self._unassigned: deque[Cid] = deque()
@@ -108,8 +108,8 @@ class NodeFetcher:
         missing: list[Cid] = []
         for start in range(0, len(cids), _STORE_BATCH):
             batch = cids[start : start + _STORE_BATCH]
-            found = await in_thread(
-                self._limiter, lambda batch: [self._store.get_loose(cid) for cid in batch], batch
+            found = await self._threads.run(
+                lambda batch: [self._store.get_loose(cid) for cid in batch], batch
             )
             for cid, data in zip(batch, found, strict=True):
                 if data is None:
@@ -138,7 +138,7 @@ class NodeFetcher:
     async def _save(self) -> None:
         unsaved, self._unsaved = self._unsaved, []
         if unsaved:
-            await in_thread(self._limiter, self._store.put_loose_many, unsaved)
+            await self._threads.run(self._store.put_loose_many, unsaved)
 
     def assign(self) -> None:
         """Order what nobody owes, each of the peer that owes least and has not refused it."""

@@ -42,7 +42,8 @@ def unreachable(sources: Sources) -> PeerUnreachableError:
         return PeerUnreachableError(
             "no peer to fetch from", hint="use a link with ?peer=, or connect to a seed first"
         )
-    reasons = "; ".join(f"{peer.short()}: {why}" for peer, why in sources.failures.items())
+    why = dict.fromkeys(sources.sessions, "it has stopped answering") | sources.failures
+    reasons = "; ".join(f"{peer.short()}: {reason}" for peer, reason in why.items())
     return PeerUnreachableError(
         f"none of {sources.known} peers can be asked: {reasons}",
         hint="check that a seed is running and can be reached",

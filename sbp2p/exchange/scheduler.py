@@ -55,6 +55,8 @@ _PAUSE_MAX_S: Final = 10.0
 _LIES_MAX: Final = 64
 """Blocks a peer may have said it had and not have. A file that changed under an honest seed loses
 it some blocks; one that lost this many is of little use and is let go, not banned."""
+_DUPLICATES_MAX: Final = 4
+"""Blocks one peer owes up to which it is given duplicates: enough to hide the round trip."""
 _PICK_MAX: Final = 64
 """Blocks picked at once: bounds the time of one refill."""
 
@@ -164,27 +166,34 @@ class BlockScheduler:
                 room -= length
             if len(picked) < count:
                 break
-        if not asked and not client.owed_blocks:
-            asked = self._duplicate(session, now)
+        if not asked and self.picker.endgame:
+            asked = self._duplicates(session, now)
         if asked:
             client.request(asked, now)
             session.wake()
 
-    def _duplicate(self, session: PeerSession, now: float) -> list[tuple[bytes, int]]:
-        pipeline = session.client.pipeline
+    def _duplicates(self, session: PeerSession, now: float) -> list[tuple[bytes, int]]:
+        """Choose blocks that others owe and this peer would bring sooner."""
+        client, table = session.client, self._table
+        owed = client.owed_bytes
+        asked: list[tuple[bytes, int]] = []
 
         def worth(owner: PeerId, index: int) -> bool:
             other = self._sessions.get(owner)
             if other is None or index in self._writing:
                 return False
-            theirs = other.client.expected_wait(now)
-            ours = pipeline.rtt_s + self._table.length(index) / max(pipeline.best_rate, 1.0)
-            return theirs > 2 * ours
+            rate = client.pipeline.best_rate
+            # one that was never measured is given the benefit of the doubt
+            ours = client.pipeline.rtt_s + ((owed + table.length(index)) / rate if rate else 0.0)
+            return other.client.expected_wait(now) > 2 * ours
 
-        index = self.picker.pick_duplicate(session.peer_id, worth)
-        if index is None:
-            return []
-        return [(self._table.digest(index), self._table.length(index))]
+        while len(asked) + client.owed_blocks < _DUPLICATES_MAX:
+            index = self.picker.pick_duplicate(session.peer_id, worth)
+            if index is None:
+                break
+            owed += table.length(index)
+            asked.append((table.digest(index), table.length(index)))
+        return asked
 
     def refill_all(self) -> None:
         """Look at every session for room, ends of pauses, and the endgame."""

@@ -44,7 +44,6 @@ from sbp2p_protocol.exchange_server import ExchangeServer, Wanted
 from sbp2p_protocol.limits import BLOCK_MAX, EXCHANGE_HAVE_BATCH, EXCHANGE_OUTPUT_MAX
 
 from .signal import Signal
-from .threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.cid import Cid
 
     from .library import Library
+    from .threads import Calls
 
 VIOLATION_POINTS: Final = 25
 """Penalty for bytes that break the protocol, as everywhere in the swarm."""
@@ -148,7 +148,7 @@ class ServingSession:
         store: Store,
         library: Library,
         buffers: BlockBuffers,
-        limiter: trio.CapacityLimiter,
+        threads: Calls,
         config: ExchangeConfig,
     ) -> None:
         self.server = ExchangeServer(max_outstanding_bytes=config.pipeline_bytes)
@@ -158,7 +158,7 @@ class ServingSession:
         self._store = store
         self._library = library
         self._buffers = buffers
-        self._limiter = limiter
+        self._threads = threads
         self._config = config
         self._output = Signal()
         self._drained = Signal()
@@ -277,7 +277,7 @@ class ServingSession:
             batch = self._take_batch(size)
             given_back = False
             try:
-                await in_thread(self._limiter, _read_batch, self._store, batch)
+                await self._threads.run(_read_batch, self._store, batch)
                 self._ready.extend(batch)
                 given_back = True
             finally:

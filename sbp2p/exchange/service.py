@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import trio
-
 from sbp2p_protocol.exchange_messages import PROTOCOL_ID
 
 from .fetch import Fetch
 from .library import Library
 from .serve import BlockBuffers, ServingSession, ServingStatistics
 from .sources import Source
+from .threads import ThreadCalls
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
+
+    import trio
 
     from sbp2p.config import NodeConfig
     from sbp2p.store import Store
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.multiaddr import Address
 
     from .progress import FetchProgress, FetchResult, FoundVersion
+    from .threads import Calls
 
 _THREADS: Final = 8
 """Blocking calls at once: two writers and a commit for a fetch, a read for each of some peers."""
@@ -55,14 +57,17 @@ class Exchange:
         swarm: whose peers are served, and asked.
         store: what is served, and where fetched versions are registered.
         config: knobs.
+        threads: where blocking calls run; worker threads by default.
     """
 
-    def __init__(self, swarm: Swarm, store: Store, config: NodeConfig) -> None:
+    def __init__(
+        self, swarm: Swarm, store: Store, config: NodeConfig, *, threads: Calls | None = None
+    ) -> None:
         self._swarm = swarm
         self._store = store
         self._config = config
-        self._limiter = trio.CapacityLimiter(_THREADS)
-        self._library = Library(store, self._limiter)
+        self._threads = threads if threads is not None else ThreadCalls(_THREADS)
+        self._library = Library(store, self._threads)
         self._buffers = BlockBuffers(config.exchange.serve_memory_bytes)
         self._serving: set[ServingSession] = set()
         self._past = [0, 0, 0]
@@ -109,7 +114,7 @@ class Exchange:
             swarm=self._swarm,
             store=self._store,
             library=self._library,
-            limiter=self._limiter,
+            threads=self._threads,
             config=self._config,
             trust=trust,
             choose=choose,
@@ -131,7 +136,7 @@ class Exchange:
             swarm=self._swarm,
             store=self._store,
             library=self._library,
-            limiter=self._limiter,
+            threads=self._threads,
             config=self._config,
         )
         return await fetch.look([*sources, *sources_of(link)])
@@ -157,7 +162,7 @@ class Exchange:
             store=self._store,
             library=self._library,
             buffers=self._buffers,
-            limiter=self._limiter,
+            threads=self._threads,
             config=self._config.exchange,
         )
         if len(self._serving) >= self._config.exchange.max_serving_streams:

@@ -25,7 +25,6 @@ import trio
 from sbp2p.store import BlockMismatchError
 
 from .signal import Signal
-from .threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.exchange_frames import Payload
 
     from .session import PeerSession
+    from .threads import Calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class BlockWriter:
     Args:
         download: where to.
         commit_bytes: verified bytes after which a commit starts.
-        limiter: of worker threads.
+        threads: where hashing and writing is done.
         verified: called in the event loop for each block that was right and is written.
         bad: called in the event loop for each block that was wrong.
     """
@@ -64,14 +64,14 @@ class BlockWriter:
         *,
         config: ExchangeConfig,
         commit_bytes: int,
-        limiter: trio.CapacityLimiter,
+        threads: Calls,
         verified: Callable[[ReceivedBlock], None],
         bad: Callable[[ReceivedBlock], None],
     ) -> None:
         self._download = download
         self._config = config
         self._commit_bytes = commit_bytes
-        self._limiter = limiter
+        self._threads = threads
         self._verified = verified
         self._bad = bad
         self._queue: deque[ReceivedBlock] = deque()
@@ -100,7 +100,7 @@ class BlockWriter:
             while not self._queue:
                 await self._filled.park()
             batch = self._take_batch()
-            results = await in_thread(self._limiter, write_batch, self._download, batch)
+            results = await self._threads.run(write_batch, self._download, batch)
             self._queued_bytes -= sum(block.length for block in batch)
             self._room.unpark_all()
             for block, right in zip(batch, results, strict=True):
@@ -118,7 +118,7 @@ class BlockWriter:
     async def _commit(self) -> None:
         while True:
             await self._due.wait()
-            await in_thread(self._limiter, self._download.commit)
+            await self._threads.run(self._download.commit)
 
 
 def write_batch(download: Download, batch: Sequence[ReceivedBlock]) -> list[bool]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import trio
 from blake3 import blake3
+from trio.testing import MockClock
 
 from sbp2p.config import ExchangeConfig, NodeConfig, StoreConfig
 from sbp2p.exchange import Exchange, Source
+from sbp2p.exchange.threads import InlineCalls
 from sbp2p.store import Store
 from sbp2p.swarm import open_swarm
 from sbp2p.transport import LinkProfile, MemoryNetwork
 from sbp2p_keys.identity import PrivateKey
+from sbp2p_protocol.bitmap import Bitmap
+from sbp2p_protocol.exchange_events import NameWanted, Subscribed, VersionWanted
+from sbp2p_protocol.exchange_messages import PROTOCOL_ID, RejectReason
+from sbp2p_protocol.exchange_server import ExchangeServer, Wanted
+from sbp2p_protocol.limits import BLOCK_MAX
 from sbp2p_protocol.link import ManifestLink
 from sbp2p_protocol.manifest import Manifest, sign_manifest
 from sbp2p_protocol.multiaddr import parse_address
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sbp2p.exchange import FetchResult
+    from sbp2p.handlers import StreamHandler
+    from sbp2p.stream import Stream
     from sbp2p.swarm import Swarm
     from sbp2p_keys.signing import SignedDocument
     from sbp2p_protocol.blocktable import BlockTable
@@ -167,15 +176,20 @@ class Lab:
             open_swarm(key, config, transports=[self.network])
         )
         addresses = await swarm.listen(parse_address(f"/memory/{self._count}"))
-        return LabNode(key, swarm, store, Exchange(swarm, store, config), home, addresses)
+        # while a worker thread runs the event loop is idle, and a virtual clock would jump
+        virtual = isinstance(trio.lowlevel.current_clock(), MockClock)
+        threads = InlineCalls() if virtual else None
+        exchange = Exchange(swarm, store, config, threads=threads)
+        return LabNode(key, swarm, store, exchange, home, addresses)
 
-    async def bare_swarm(self) -> tuple[Swarm, Source]:
-        """Start a peer that listens and serves what the test tells it to."""
+    async def serve(self, handler: StreamHandler) -> tuple[Swarm, Source]:
+        """Start a peer that serves the exchange protocol its own way."""
         self._count += 1
         key = PrivateKey.from_seed(bytes([self._count]) * 32)
         swarm = await self._stack.enter_async_context(
             open_swarm(key, self.config, transports=[self.network])
         )
+        swarm.handle(PROTOCOL_ID, handler)
         addresses = await swarm.listen(parse_address(f"/memory/{self._count}"))
         return swarm, Source(key.peer_id, tuple(addresses))
 
@@ -194,3 +208,103 @@ async def open_lab(
     with trio.fail_after(600):
         async with lab._stack:
             yield lab
+
+
+@dataclass
+class BadSeed:
+    """A peer that serves a version in some wrong way; `handle` is a stream handler."""
+
+    version: Version
+    has: set[int] | None = None
+    """Blocks that it says it has; all by default."""
+    corrupt: frozenset[int] = frozenset()
+    """Blocks it sends with a wrong byte."""
+    lacks: frozenset[int] = frozenset()
+    """Blocks that it says it has and rejects."""
+    silent_after: int | None = None
+    """After so many blocks it answers nothing more."""
+    busy_times: int = 0
+    """So many requests are rejected as busy first."""
+    leaves_after: int | None = None
+    """After so many blocks it ends the stream, each time."""
+    delay_s: float = 0.0
+    """Wait before each block."""
+    corrupt_nodes: bool = False
+    forget_document: bool = False
+    sent: list[int] = field(default_factory=list)
+    requested: list[int] = field(default_factory=list)
+    streams: int = 0
+
+    async def handle(self, stream: Stream) -> None:
+        """Serve one stream."""
+        self.streams += 1
+        server = ExchangeServer(max_outstanding_bytes=16 * BLOCK_MAX)
+        async with trio.open_nursery() as nursery:
+            wake = trio.Event()
+
+            async def receive() -> None:
+                nonlocal wake
+                while data := await stream.receive_some():
+                    server.receive_data(data)
+                    wake.set()
+                server.receive_eof()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(receive)
+            while not server.closed:
+                self._answer(server)
+                if data := server.data_to_send():
+                    await stream.send_all(data)
+                wanted = server.next_wanted()
+                if wanted is None:
+                    await wake.wait()
+                    wake = trio.Event()
+                elif not await self._serve(server, wanted, stream):
+                    nursery.cancel_scope.cancel()
+                    return
+
+    def _answer(self, server: ExchangeServer) -> None:
+        while (event := server.next_event()) is not None:
+            match event:
+                case VersionWanted(request):
+                    if self.forget_document:
+                        server.send_not_found(request)
+                    else:
+                        server.send_version(request, self.version.document.to_bytes())
+                case NameWanted(request):
+                    server.send_version(request, self.version.document.to_bytes())
+                case Subscribed(subscription):
+                    if self.has is None:
+                        server.send_have_all(subscription)
+                    else:
+                        bitmap = Bitmap(len(self.version.table), self.has)
+                        server.send_bits(subscription, bitmap.to_bytes())
+
+    async def _serve(self, server: ExchangeServer, wanted: Wanted, stream: Stream) -> bool:
+        if wanted.cid is not None:
+            data = dict(self.version.nodes)[wanted.cid]
+            if self.corrupt_nodes:
+                data = bytes([data[0] ^ 1]) + data[1:]
+            await stream.send_all(server.block_header(wanted.digest, len(data)) + data)
+            return True
+        index = self.version.table.index(wanted.digest)
+        assert index is not None
+        self.requested.append(index)
+        if self.silent_after is not None and len(self.sent) >= self.silent_after:
+            await trio.sleep_forever()
+        if self.leaves_after is not None and len(self.sent) >= self.leaves_after * self.streams:
+            return False
+        if self.busy_times > 0:
+            self.busy_times -= 1
+            server.reject(wanted.digest, RejectReason.BUSY)
+            return True
+        if index in self.lacks:
+            server.reject(wanted.digest, RejectReason.NOT_HAVE)
+            return True
+        await trio.sleep(self.delay_s)
+        data = self.version.block(index)
+        if index in self.corrupt:
+            data = bytes([data[0] ^ 1]) + data[1:]
+        await stream.send_all(server.block_header(wanted.digest, len(data)) + data)
+        self.sent.append(index)
+        return True
