@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbp2p_protocol import dag_cbor
-from sbp2p_protocol.cid import DAG_PB, Cid, raw_cid
+from sbp2p_protocol.cid import DAG_CBOR, DAG_PB, Cid, raw_cid
 from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.exchange_frames import FrameSplitter
 from sbp2p_protocol.exchange_messages import (
@@ -246,3 +248,61 @@ def test_leaf_ids_are_not_tree_ids() -> None:
     assert decode_message(encode_message(GetNodes((raw_cid(DIGEST),)))) == GetNodes(
         (raw_cid(DIGEST),)
     )
+
+
+VECTORS = json.loads(
+    (Path(__file__).parents[2] / "protocol" / "vectors" / "exchange_messages.json").read_text()
+)
+DIGEST_2 = bytes(range(32, 64))
+PUBLISHER = bytes.fromhex("002408011220") + DIGEST
+MANIFEST = Cid(1, DAG_CBOR, 0x1E, DIGEST_2)
+EXPECTED: dict[str, Message] = {
+    "hello": Hello(1, ("a-feature",), 16 * BLOCK_MAX, 1024),
+    "request": Request((DIGEST, DIGEST_2)),
+    "block": BlockHeader(DIGEST, BLOCK_MAX),
+    "reject": Reject((DIGEST,), RejectReason.CHANGED),
+    "cancel": Cancel((DIGEST_2,)),
+    "subscribe": Subscribe(1, CID),
+    "unsubscribe": Unsubscribe(1),
+    "have": Have(1, (0, 7, 65_536)),
+    "have_bitmap": HaveBitmap(1, 262_144, b"\x81\x01"),
+    "have_all": HaveAll(1),
+    "get_nodes": GetNodes((CID, raw_cid(DIGEST_2))),
+    "get_version": GetVersion(2, MANIFEST),
+    "resolve_newest": Resolve(3, PUBLISHER, "org/model", None),
+    "resolve_exact": Resolve(4, PUBLISHER, "org/model", 12),
+    "version": VersionHeader(2, 300),
+    "not_found": NotFound(4),
+    "goodbye": Goodbye(GoodbyeCode.SHUTDOWN, "restarting"),
+}
+
+
+def named(section: str) -> list[object]:
+    return [pytest.param(entry, id=entry["name"]) for entry in VECTORS[section]]
+
+
+@pytest.mark.parametrize("entry", named("messages"))
+def test_message_vectors(entry: dict[str, str]) -> None:
+    body = bytes.fromhex(entry["body"])
+    assert decode_message(body) == EXPECTED[entry["name"]]
+    assert encode_message(EXPECTED[entry["name"]]) == body
+
+
+def test_every_kind_has_a_vector() -> None:
+    assert {entry["kind"] for entry in VECTORS["messages"]} == set(Kind)
+
+
+@pytest.mark.parametrize("entry", named("extra_fields"))
+def test_extra_fields_vectors(entry: dict[str, str]) -> None:
+    assert decode_message(bytes.fromhex(entry["body"])) == EXPECTED[entry["like"]]
+
+
+@pytest.mark.parametrize("entry", named("ignored"))
+def test_ignored_vectors(entry: dict[str, str]) -> None:
+    assert decode_message(bytes.fromhex(entry["body"])) is None
+
+
+@pytest.mark.parametrize("entry", named("errors"))
+def test_error_vectors(entry: dict[str, str]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_message(bytes.fromhex(entry["body"]))
