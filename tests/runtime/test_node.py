@@ -1,0 +1,277 @@
+"""The node as a user of the library holds it: real swarms on loopback, small checkpoints."""
+
+from __future__ import annotations
+
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+import sbp2p
+from sbp2p.config import ExchangeConfig
+from sbp2p.node.threads import StoppedError, run_stoppable
+from sbp2p_keys.identity import PrivateKey
+from sbp2p_protocol.link import NameLink
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+WEIGHTS = random.Random(7).randbytes(3_000_000)
+IMPATIENT = sbp2p.NodeConfig(exchange=ExchangeConfig(patience_s=0.2))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "weights.bin").write_bytes(WEIGHTS)
+    (folder / "config.json").write_text("{}")
+    (folder / "sub" / "empty").write_bytes(b"")
+    return folder
+
+
+@asynccontextmanager
+async def open_pair(tmp_path: Path) -> AsyncIterator[tuple[sbp2p.Node, sbp2p.Node]]:
+    """A publisher that listens, and somebody else."""
+    async with (
+        sbp2p.Node(home=tmp_path / "alice", listen=LOOPBACK) as alice,
+        sbp2p.Node(home=tmp_path / "bob", config=IMPATIENT) as bob,
+    ):
+        yield alice, bob
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+async def test_what_is_published_can_be_fetched_and_is_the_same(
+    tmp_path: Path, model: Path
+) -> None:
+    seen: list[sbp2p.Progress] = []
+    async with open_pair(tmp_path) as (alice, bob):
+        version = await alice.publish(model, name="m", meta={"step": 7}, progress=seen.append)
+        assert (version.name, version.version, version.publisher) == ("m", 1, alice.publisher)
+        assert (version.files, version.size) == (3, len(WEIGHTS) + 2)
+        link = version.link(alice.addresses)
+        result = await bob.fetch(link, to=tmp_path / "copy", progress=seen.append)
+    assert content(tmp_path / "copy") == content(model)
+    assert result.version.cid == version.cid
+    assert not result.version.published_here
+    assert result.network_bytes >= result.total_bytes > 0
+    assert [peer for peer, _ in result.peers] == [alice.peer_id]
+    assert (result.local_bytes, result.resumed_bytes) == (0, 0)
+    assert seen[-1].done_bytes == seen[-1].total_bytes == result.total_bytes
+
+
+async def test_publishing_the_same_again_gives_the_same_version(
+    tmp_path: Path, model: Path
+) -> None:
+    async with sbp2p.Node(home=tmp_path / "home") as node:
+        first = await node.publish_in_detail(model, name="m")
+        again = await node.publish_in_detail(model, name="m")
+        assert again.unchanged
+        assert again.version == first.version
+        (model / "config.json").write_text('{"changed": true}')
+        second = await node.publish(model, name="m")
+        assert second.version == 2
+        assert node.find("m").cid == second.cid
+        assert node.find("m@1").cid == first.version.cid
+        found = await node.describe(second.link())
+        assert found.manifest.parents == (first.version.cid,)
+        (model / "config.json").write_text('{"changed": 2}')
+        with pytest.raises(sbp2p.ConfigError, match="only grow"):
+            await node.publish(model, name="m", version=2)
+
+
+async def test_a_name_link_gets_the_newest_version(tmp_path: Path, model: Path) -> None:
+    async with open_pair(tmp_path) as (alice, bob):
+        first = await alice.publish(model, name="org/m")
+        (model / "config.json").write_text('{"second": 1}')
+        second = await alice.publish(model, name="org/m")
+        newest = str(NameLink(alice.publisher, "org/m", None, tuple(alice.addresses)))
+        fetched = await bob.fetch(newest, to=tmp_path / "newest", trust=sbp2p.accept_new)
+        assert fetched.version.cid == second.cid
+        assert first.cid != second.cid
+
+
+async def test_a_new_publisher_is_asked_about_only_when_the_link_does_not_name_the_content(
+    tmp_path: Path, model: Path
+) -> None:
+    asked: list[str] = []
+
+    async def ask(manifest: object, reason: str) -> bool:
+        asked.append(reason)
+        return False
+
+    async with open_pair(tmp_path) as (alice, bob):
+        version = await alice.publish(model, name="m")
+        by_name = str(NameLink(alice.publisher, "m", None, tuple(alice.addresses)))
+        with pytest.raises(sbp2p.TrustError, match="is new here"):
+            await bob.fetch(by_name, to=tmp_path / "copy")
+        with pytest.raises(sbp2p.TrustError, match="is new here"):
+            await bob.fetch(by_name, to=tmp_path / "copy", trust=ask)
+        assert len(asked) == 1
+        assert not (tmp_path / "copy").exists()
+        await bob.fetch(version.link(alice.addresses), to=tmp_path / "copy", trust=ask)
+        await bob.fetch(by_name, to=tmp_path / "copy", trust=ask)  # pinned by now
+        assert len(asked) == 1
+
+
+async def test_a_name_that_is_pinned_to_one_publisher_is_refused_to_another(
+    tmp_path: Path, model: Path
+) -> None:
+    async with (
+        open_pair(tmp_path) as (alice, bob),
+        sbp2p.Node(home=tmp_path / "mallory", listen=LOOPBACK) as mallory,
+    ):
+        good = await alice.publish(model, name="m")
+        await bob.fetch(good.link(alice.addresses), to=tmp_path / "copy")
+        (model / "config.json").write_text("bad")
+        bad = await mallory.publish(model, name="m")
+        with pytest.raises(sbp2p.TrustError, match="refused"):
+            await bob.fetch(bad.link(mallory.addresses), to=tmp_path / "bad")
+        assert not (tmp_path / "bad").exists()
+
+
+async def test_a_second_node_on_one_home_works_under_another_peer_id(
+    tmp_path: Path, model: Path
+) -> None:
+    home = tmp_path / "home"
+    async with sbp2p.Node(home=home, listen=LOOPBACK) as seeder:
+        async with sbp2p.Node(home=home) as second:
+            assert second.ephemeral
+            assert not seeder.ephemeral
+            assert second.peer_id != seeder.peer_id
+            assert second.publisher == seeder.publisher
+            version = await second.publish(model, name="m")
+        # the running seeder serves what the other process published
+        async with sbp2p.Node(home=tmp_path / "bob") as bob:
+            await bob.fetch(version.link(seeder.addresses), to=tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(model)
+    async with sbp2p.Node(home=home) as again:
+        assert not again.ephemeral
+
+
+async def test_a_part_of_a_version_costs_a_part(tmp_path: Path, model: Path) -> None:
+    async with open_pair(tmp_path) as (alice, bob):
+        version = await alice.publish(model, name="m")
+        link = version.link(alice.addresses)
+        part = await bob.fetch(link, to=tmp_path / "copy", files=["*.json"])
+        assert part.total_bytes == 2
+        assert content(tmp_path / "copy").keys() >= {"config.json"}
+        assert not part.version.complete
+        with pytest.raises(sbp2p.NotFoundError, match="no file matches"):
+            await bob.fetch(link, to=tmp_path / "copy", files=["*.gguf"])
+        with pytest.raises(sbp2p.NotFoundError, match="no tensor"):
+            await bob.fetch(link, to=tmp_path / "copy", tensors=["x"])
+        whole = await bob.fetch(link, to=tmp_path / "copy")
+        assert whole.version.complete
+        assert whole.resumed_bytes + whole.local_bytes == 2
+    assert content(tmp_path / "copy") == content(model)
+
+
+async def test_what_is_here_is_not_fetched_again(tmp_path: Path, model: Path) -> None:
+    async with sbp2p.Node(home=tmp_path / "home") as node:
+        version = await node.publish(model, name="m")
+        result = await node.fetch(version.link(), to=tmp_path / "copy")
+        assert result.network_bytes == 0
+        assert result.local_bytes == result.total_bytes
+    assert content(tmp_path / "copy") == content(model)
+
+
+async def test_damage_is_found_and_named(tmp_path: Path, model: Path) -> None:
+    async with open_pair(tmp_path) as (alice, bob):
+        version = await alice.publish(model, name="m")
+        assert await alice.verify(version) == []
+        with (model / "weights.bin").open("r+b") as file:
+            file.seek(1_500_000)
+            file.write(b"damage")
+        damage = await alice.verify(version)
+        assert [each.path.name for each in damage] == ["weights.bin"]
+        with pytest.raises((sbp2p.NotFoundError, sbp2p.PeerUnreachableError)):
+            await bob.fetch(version.link(alice.addresses), to=tmp_path / "copy")
+        assert "weights.bin" not in content(tmp_path / "copy")
+
+
+async def test_a_removed_version_is_gone_and_the_publishers_files_are_not(
+    tmp_path: Path, model: Path
+) -> None:
+    async with open_pair(tmp_path) as (alice, bob):
+        version = await alice.publish(model, name="m")
+        fetched = await bob.fetch(version.link(alice.addresses), to=tmp_path / "copy")
+        await bob.remove(fetched.version, delete_files=True)
+        assert content(tmp_path / "copy") == {}
+        await alice.remove(version, delete_files=True)
+        assert content(model)["weights.bin"] == WEIGHTS
+        with pytest.raises(sbp2p.NotFoundError):
+            alice.find("m")
+
+
+async def test_references_that_mean_nothing_or_too_much(tmp_path: Path, model: Path) -> None:
+    async with sbp2p.Node(home=tmp_path / "home", identity=PrivateKey.generate()) as node:
+        one = await node.publish(model, name="one")
+        await node.publish(model / "config.json", name="two")
+        assert node.find(str(one.cid)) == one
+        with pytest.raises(sbp2p.ConfigError, match="means 2 versions"):
+            node.find("bafy")
+        with pytest.raises(sbp2p.NotFoundError, match="three"):
+            node.find("three")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("https://example.org", "not a link"),
+        ("sbp2p:nonsense", "CID|cid|multibase|decode"),
+        ("sbp2p://nobody/m", "not a peer id"),
+    ],
+)
+async def test_a_link_that_is_none_is_refused_in_words(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    async with sbp2p.Node(home=tmp_path / "home") as node:
+        with pytest.raises(sbp2p.ConfigError, match=complaint) as caught:
+            await node.fetch(text, to=tmp_path / "copy")
+        assert "sbp2p:" in caught.value.hint
+
+
+async def test_ping_and_bandwidth_by_address(tmp_path: Path) -> None:
+    async with open_pair(tmp_path) as (alice, bob):
+        address = alice.addresses[0].text
+        assert len(await bob.ping(address, 2, 0)) == 2
+        assert await bob.connect(address) == alice.peer_id
+        result = await bob.measure_bandwidth(
+            alice.peer_id, upload_bytes=100_000, download_bytes=200_000
+        )
+        assert (result.upload_bytes, result.download_bytes) == (100_000, 200_000)
+
+
+async def test_stoppable_work_is_waited_for_when_its_task_is_cancelled() -> None:
+    started = trio.Event()
+    ended: list[bool] = []
+
+    def work(should_stop: Callable[[], bool]) -> None:
+        trio.from_thread.run_sync(started.set)
+        while not should_stop():
+            pass
+        ended.append(True)
+        raise StoppedError
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_stoppable, work)
+        await started.wait()
+        nursery.cancel_scope.cancel()
+    assert ended == [True]
+
+
+async def test_an_error_in_stoppable_work_comes_out_alone() -> None:
+    def work(should_stop: Callable[[], bool]) -> None:
+        raise ValueError("from the thread")
+
+    with pytest.raises(ValueError, match="from the thread"):
+        await run_stoppable(work)
