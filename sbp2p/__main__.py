@@ -1,5 +1,8 @@
 """Runs the command line: `python -m sbp2p`."""
 
+from __future__ import annotations
+
 from .cli import main
 
-main()
+if __name__ == "__main__":
+    main()

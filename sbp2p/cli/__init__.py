@@ -6,6 +6,8 @@ Nothing below imports trio, rich, cryptography or the node while the arguments a
 has to be there at once.
 """
 
+from __future__ import annotations
+
 from .app import main
 
 __all__ = ["main"]

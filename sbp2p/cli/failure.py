@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 BUG = 1
 _PASSPHRASE = "set SBP2P_PASSPHRASE, or run it on a terminal and type the passphrase"  # noqa: S105
 
+_LINKS = "links look like sbp2p:CID?peer=ADDRESS or sbp2p://PEER/NAME"
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -73,9 +75,11 @@ def _explain_lower_layers(error: BaseException) -> Failure | None:
     from sbp2p_protocol.link import BadLinkError
     from sbp2p_protocol.multiaddr import BadAddressError
 
-    wrong_text = (BadLinkError, BadAddressError, BadCidError)
-    wrong_words = (keys.BadPeerIdError, keys.BadEncodingError)
-    if isinstance(error, (*wrong_text, *wrong_words)):
+    if isinstance(error, BadLinkError):
+        return Failure(str(error), _LINKS, ConfigError.exit_code)
+    if isinstance(
+        error, (BadAddressError, BadCidError, keys.BadPeerIdError, keys.BadEncodingError)
+    ):
         return Failure(str(error), "", ConfigError.exit_code)
     if isinstance(error, keys.KeysError):
         return Failure(str(error), _hint(error), TrustError.exit_code)

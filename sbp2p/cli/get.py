@@ -108,13 +108,13 @@ def command(
 
 def _run(console: Console, *, wish: _Wish) -> int:
     from sbp2p.errors import ConfigError
-    from sbp2p.node.fetching import parse
+    from sbp2p_protocol.link import parse_link
 
     from .session import with_node
 
     if wish.listen and not wish.seed:
         raise ConfigError("--listen goes with --seed")
-    parse(wish.link)  # before the node starts: a wrong link needs no key
+    parse_link(wish.link)  # a wrong link is told before the node is imported and opened
     console.resume_hint = "what came is kept: run the same command again to go on"
     return with_node(console, partial(_fetch, console, wish))
 

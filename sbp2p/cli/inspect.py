@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sbp2p.node import Description, Node
+    from sbp2p.store import Store
     from sbp2p_protocol.manifest import MetaValue
     from sbp2p_protocol.tensor_index import TensorEntry
 
@@ -52,25 +53,37 @@ def command(
 
 
 def _run(console: Console, *, what: str, list_tensors: bool, peers: Sequence[str]) -> int:
-    from .session import with_node
+    from .session import with_node, with_store
 
-    if not what.startswith("sbp2p:") and Path(what).exists():
+    async def ask_peers(node: Node) -> int:
+        return _show(console, await node.describe(what, peers=peers), list_tensors)
+
+    async def look_here(store: Store) -> int:
+        from .inspect_stored import describe_stored
+
+        return _show(console, describe_stored(store, what), list_tensors)
+
+    if what.startswith("sbp2p:"):
+        return with_node(console, ask_peers)
+    if peers:
+        from sbp2p.errors import ConfigError
+
+        raise ConfigError("--peer goes with a link: what is here is not asked for elsewhere")
+    if Path(what).exists():
         from .inspect_path import inspect_path
 
         return inspect_path(console, Path(what), list_tensors=list_tensors)
+    return with_store(console, look_here)
 
-    async def body(node: Node) -> int:
-        link = what if what.startswith("sbp2p:") else node.find(what).link()
-        description = await node.describe(link, peers=peers)
-        console.event("version", **_fields(description, list_tensors))
-        for line in _lines(description):
+
+def _show(console: Console, description: Description, list_tensors: bool) -> int:
+    console.event("version", **_fields(description, list_tensors))
+    for line in _lines(description):
+        console.result(line)
+    if list_tensors:
+        for line in tensor_lines(description.tensors):
             console.result(line)
-        if list_tensors:
-            for line in tensor_lines(description.tensors):
-                console.result(line)
-        return 0
-
-    return with_node(console, body)
+    return 0
 
 
 def _fields(description: Description, list_tensors: bool) -> dict[str, Any]:

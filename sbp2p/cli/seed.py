@@ -91,6 +91,7 @@ def _run(
         raise ConfigError("--name needs exactly one PATH to name")
 
     async def body(node: Node) -> int:
+        console.interrupts.is_expected = not paths
         await start_listening(console, node, listen)
         for path in paths:
             await _publish(console, node, path, name)

@@ -36,8 +36,8 @@ def format_bytes(count: float) -> str:
     """Return a number of bytes with a decimal unit: `999 B`, `1.2 kB`, `90.9 MB`, `120 GB`."""
     value = float(count)
     for unit in _UNITS:
-        # 999.96 would round to 1000.0 of its unit
-        if value < 999.95 or unit == _UNITS[-1]:
+        # 999.5 of its unit would be shown as 1000
+        if value < 999.5 or unit == _UNITS[-1]:
             break
         value /= 1000
     if unit == "B":
