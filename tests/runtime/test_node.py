@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-WEIGHTS = random.Random(7).randbytes(3_000_000)
+WEIGHTS = random.Random(7).randbytes(3_000_000)  # noqa: S311
 IMPATIENT = sbp2p.NodeConfig(exchange=ExchangeConfig(patience_s=0.2))
 
 
