@@ -73,6 +73,10 @@ class Claim:
         }
 
 
+LOAD_BEFORE = os.getloadavg()[0]
+"""Processes that wanted a core in the minute before this one began."""
+BUSY_LOAD = 0.5
+
 Contenders = Mapping[str, Callable[[], Sample]]
 
 
@@ -141,7 +145,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(memory, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "load_before": os.getloadavg()[0],
+        "load_before": LOAD_BEFORE,
     }
 
 
@@ -162,6 +166,8 @@ def report(
         verdict = {True: "met", False: "NOT MET", None: ""}[claim.ok]
         target = f"(target {row['target']})" if row["target"] else ""
         print(f"{claim.name:<34}{claim.value:>10.3f} {claim.unit:<8}{target:<20}{verdict}")
+    if LOAD_BEFORE > BUSY_LOAD:
+        print(f"the machine was busy (load {LOAD_BEFORE:.1f}) when this began: figures suffer")
     document = {
         "claims": [claim.to_json() for claim in claims],
         "rounds": {name: [asdict(row) for row in rows] for name, rows in samples.items()},
