@@ -1,9 +1,7 @@
-"""Ctrl-C, SIGTERM, and a terminal that answers."""
+"""Ctrl-C and SIGTERM: how soon, with which exit code, and what is kept."""
 
 from __future__ import annotations
 
-import os
-import pty
 import random
 import signal
 import subprocess
@@ -92,70 +90,3 @@ sys.exit(execute(Invocation(Settings(), run)))
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment())
     assert time.monotonic() - started < SLACK_S
     assert (done.returncode, done.stderr) == (143, "sbp2p: interrupted\n")
-
-
-# -- a terminal ------------------------------------------------------------------------------------
-
-
-class Terminal:
-    """A command whose stdin and stderr are a terminal, and stdout is a pipe."""
-
-    def __init__(self, cli: Cli, *words: object) -> None:
-        self.master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            cli.argv(*words), stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=environment()
-        )
-        os.close(slave)
-
-    def read_until(self, text: bytes) -> bytes:
-        seen = b""
-        while text not in seen:
-            seen += os.read(self.master, 4096)
-        return seen
-
-    def answer(self, text: bytes) -> None:
-        os.write(self.master, text)
-
-    def end(self) -> tuple[int, bytes]:
-        out, _ = self.process.communicate(timeout=30)
-        os.close(self.master)
-        return self.process.returncode, out
-
-
-def test_questions_are_asked_on_a_terminal(tmp_path: Path) -> None:
-    cli = Cli(tmp_path / "home")
-    (tmp_path / "file").write_text("x")
-    cli.run("publish", tmp_path / "file")
-    for answer, said in ((b"n\n", b""), (b"yes\n", b"forgot file version 1 in ")):
-        terminal = Terminal(cli, "rm", "file")
-        assert b"Forget file version 1 in " in terminal.read_until(b"[y/N]")
-        terminal.answer(answer)
-        code, out = terminal.end()
-        assert code == 0
-        assert out.startswith(said)
-        assert bool(out) == bool(said)
-
-
-def test_a_passphrase_is_asked_for_and_not_shown(tmp_path: Path) -> None:
-    cli = Cli(tmp_path / "home")
-    setting = Terminal(cli, "id", "--passphrase")
-    setting.read_until(b"passphrase for the key: ")
-    setting.answer(b"secret\n")
-    setting.read_until(b"the same again: ")
-    setting.answer(b"secret\n")
-    assert b"secret" not in setting.read_until(b"made a new identity")
-    assert setting.end()[0] == 0
-    asking = Terminal(cli, "id")
-    asking.read_until(b"passphrase of the key: ")
-    asking.answer(b"secret\n")
-    code, out = asking.end()
-    assert (code, b"protected by a passphrase" in out) == (0, True)
-
-
-def test_ctrl_c_at_a_question(tmp_path: Path) -> None:
-    cli = Cli(tmp_path / "home")
-    terminal = Terminal(cli, "id", "--passphrase")
-    terminal.read_until(b"passphrase for the key: ")
-    terminal.process.send_signal(signal.SIGINT)
-    assert b"Traceback" not in terminal.read_until(b"sbp2p: interrupted")
-    assert terminal.end()[0] == 130
