@@ -1,0 +1,79 @@
+"""Seeds: the project's vectors, and keys and blocks that are the same in every run."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from blake3 import blake3
+
+from sbp2p_keys.identity import PrivateKey
+from sbp2p_protocol.cid import DAG_CBOR, DAG_PB, Cid
+
+from .engine import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEYS: Final = tuple(PrivateKey.from_seed(bytes([number]) * 32) for number in range(1, 4))
+DIGESTS: Final = tuple(blake3(bytes([number])).digest() for number in range(8))
+TREE_ROOT: Final = Cid(1, DAG_PB, 0x1E, DIGESTS[0])
+MANIFEST_CID: Final = Cid(1, DAG_CBOR, 0x1E, DIGESTS[1])
+
+
+@cache
+def vectors(layer: str, name: str) -> Any:
+    """Return the parsed `name`.json of `keys` or `protocol`."""
+    return json.loads((ROOT / layer / "vectors" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Yield every text in a JSON value, keys excepted, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+
+
+def hex_bytes(value: Any) -> list[bytes]:
+    """Return the bytes of every text in a JSON value that is hexadecimal."""
+    found = []
+    for text in strings(value):
+        try:
+            found.append(bytes.fromhex(text))
+        except ValueError:
+            continue
+    return found
+
+
+def texts(value: Any) -> list[bytes]:
+    """Return every text in a JSON value as UTF-8."""
+    return [text.encode("utf-8", "surrogatepass") for text in strings(value)]
+
+
+def field_strings(value: Any, key: str) -> Iterator[str]:
+    """Yield the texts that stand under `key`, at any depth."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name == key and isinstance(item, str):
+                yield item
+            else:
+                yield from field_strings(item, key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from field_strings(item, key)
+
+
+def field_bytes(value: Any, *keys: str) -> list[bytes]:
+    """Return the bytes of every hexadecimal text that stands under one of `keys`."""
+    return [bytes.fromhex(text) for key in keys for text in field_strings(value, key)]
+
+
+def field_texts(value: Any, key: str) -> list[bytes]:
+    """Return every text that stands under `key`, as UTF-8."""
+    return [text.encode("utf-8", "surrogatepass") for text in field_strings(value, key)]

@@ -1,0 +1,36 @@
+"""Every target by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from . import (
+    targets_connection,
+    targets_data,
+    targets_exchange,
+    targets_formats,
+    targets_keys,
+    targets_noise,
+    targets_tree,
+    targets_wire,
+    targets_yamux,
+)
+
+if TYPE_CHECKING:
+    from .engine import Target
+
+_MODULES: Final = (
+    targets_keys,
+    targets_wire,
+    targets_noise,
+    targets_yamux,
+    targets_connection,
+    targets_data,
+    targets_tree,
+    targets_exchange,
+    targets_formats,
+)
+
+TARGETS: Final[dict[str, Target]] = {
+    target.name: target for module in _MODULES for target in module.TARGETS
+}
