@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _PRUNED = {"node_modules", "__pycache__", "dist", "build"}
 _SEARCHED = (
     "", "docs", "docs/decisions", "sbp2p", "protocol", "protocol/sbp2p_protocol", "keys",
-    "keys/sbp2p_keys",
+    "keys/sbp2p_keys", "tests", "tests/fuzz",
 )  # fmt: skip
 """Where a file that a document names may lie, besides beside the document."""
 
