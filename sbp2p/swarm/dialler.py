@@ -81,7 +81,7 @@ class Dialler:
         missing = [address.without_peer() for address in addresses]
         while True:
             shared = self._shared.get(peer_id)
-            if shared is None:
+            if shared is None or shared.scope.cancel_called:  # given up, and not gone yet
                 shared = self._shared[peer_id] = _SharedDial(missing)
                 self._nursery.start_soon(self._run_shared, shared, peer_id)
             connection = await shared.wait()
@@ -98,7 +98,8 @@ class Dialler:
         except DialFailedError as error:
             shared.failures = error.failures
         finally:
-            del self._shared[peer_id]
+            if self._shared.get(peer_id) is shared:
+                del self._shared[peer_id]
             shared.done.set()
 
     async def _race(self, addresses: Sequence[Address], peer_id: PeerId | None) -> Connection:
