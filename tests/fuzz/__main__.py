@@ -7,11 +7,14 @@ the command that repeats it. Exit status: 0 nothing found, 1 findings, 2 a name 
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from . import atheris_mode
+from .coverage_lines import lines_of_functions
 from .engine import Finding, Fuzzer, Target
 
 _LIMIT_S = 20.0
@@ -47,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--blind", action="store_true", help="do not look which lines are reached")
     parser.add_argument("--input", metavar="FILE", help="run one input: a file, or hex:...")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="write findings here, too")
+    parser.add_argument("--missing", action="store_true", help="print the lines not reached")
     parser.add_argument("--list", action="store_true", help="list the targets and their modules")
     parser.add_argument("--atheris", action="store_true", help="let atheris drive one target")
     return parser
@@ -94,12 +98,21 @@ def _run(target: Target, options: argparse.Namespace) -> bool:
         f"  slowest {report.slowest_s * 1000:6.1f} ms  peak {report.peak_bytes / 1024:7.0f} KiB"
         f"  findings {len(report.findings)}"
     )
+    if options.missing and not options.blind:
+        _say_missing(target, fuzzer.reached)
     for number, finding in enumerate(report.findings):
         _say(finding.report())
         if options.save is not None:
             options.save.mkdir(parents=True, exist_ok=True)
             (options.save / f"{target.name}-{number}").write_bytes(finding.data)
     return bool(report.findings)
+
+
+def _say_missing(target: Target, reached: dict[str, set[int]]) -> None:
+    for name in target.modules:
+        path = inspect.getsourcefile(importlib.import_module(name)) or ""
+        missing = lines_of_functions(path) - reached.get(path, set())
+        _say(f"  {name}: {' '.join(map(str, sorted(missing)))}")
 
 
 def _say(text: str) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 KEYS: Final = tuple(PrivateKey.from_seed(bytes([number]) * 32) for number in range(1, 4))
 DIGESTS: Final = tuple(blake3(bytes([number])).digest() for number in range(8))
-TREE_ROOT: Final = Cid(1, DAG_PB, 0x1E, DIGESTS[0])
-MANIFEST_CID: Final = Cid(1, DAG_CBOR, 0x1E, DIGESTS[1])
+TREE_ROOT: Final = Cid(1, DAG_PB, 0x1E, DIGESTS[6])
+MANIFEST_CID: Final = Cid(1, DAG_CBOR, 0x1E, DIGESTS[7])
 
 
 @cache

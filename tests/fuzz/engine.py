@@ -39,6 +39,10 @@ MEMORY_EVERY: Final = 64
 MEMORY_MAX: Final = 4 * 1024 * 1024
 """Bytes that one input may make a target hold at once, unless the target says otherwise."""
 
+_TRACE_WHILE: Final = 100
+"""Inputs without a new line after which only some are traced: tracing takes most of the time."""
+_TRACE_EVERY: Final = 8
+
 _MINIMIZE_RUNS: Final = 2000
 _PRINTED_MAX: Final = 1024
 
@@ -130,6 +134,7 @@ class Fuzzer:
         self._limit_s = limit_s
         self._corpus: list[bytes] = []
         self._places: set[str] = set()
+        self._last_news = 0
 
     @property
     def reached(self) -> dict[str, set[int]]:
@@ -171,17 +176,20 @@ class Fuzzer:
 
     def _try(self, data: bytes, *, measure: bool = False) -> bool:
         """Run one input and note what it did; returns whether it reached a new line."""
-        lines = 0 if self._tracer is None else self._tracer.count
+        runs = self.report.runs
+        traced = runs - self._last_news < _TRACE_WHILE or runs % _TRACE_EVERY == 0
+        tracer = self._tracer if traced else None
         begun = time.perf_counter()
-        with self._tracer or nullcontext():
+        with tracer or nullcontext():
             error = self._measured(data) if measure else self.check(data)
         self.report.slowest_s = max(self.report.slowest_s, time.perf_counter() - begun)
         if error is not None:
             self._note(data, error)
-        if self._tracer is None:
+        if tracer is None or tracer.count == self.report.lines:
             return False
-        self.report.lines = self._tracer.count
-        return self._tracer.count > lines
+        self.report.lines = tracer.count
+        self._last_news = runs
+        return True
 
     def _measured(self, data: bytes) -> BaseException | None:
         tracemalloc.start()

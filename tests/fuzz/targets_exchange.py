@@ -243,6 +243,10 @@ def _client_seeds() -> list[bytes]:
         b"".join(rejects),
         b"".join([*news, node, version, _frame(NotFound(1)), _frame(HaveAll(4)), *blocks[:2]]),
         HELLO + b"".join(news) + _frame(Goodbye(GoodbyeCode.DONE, "")) + b"rest",
+        node + version + _frame(NotFound(1)) + _frame(NotFound(4)) + _frame(HaveAll(9)),
+        _frame(Reject((MANIFEST_CID.digest, DIGESTS[3]), RejectReason.NOT_HAVE)),
+        *(_frame(HaveBitmap(1, start, b"\x1f\xff")) for start in (56, 64, 72)),
+        _frame(Have(1, (BLOCKS,))),
         *(_frame(message) for message in MESSAGES),
     ]
 

@@ -180,7 +180,7 @@ class _Application:
 
     def _act(self, action: int, amount: int) -> None:
         session = self.session
-        self.now += amount / 64
+        self.now += amount / 16
         ids = [*self.unread]
         stream_id = ids[amount % len(ids)] if ids else 0
         match action % 12:
