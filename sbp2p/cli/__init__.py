@@ -2,12 +2,20 @@
 
 `app` reads the arguments, `invocation` runs what they ask for and turns every way it can end into
 an exit code, `console` and `progress` say what happened, `failure` puts errors into one line.
-Nothing below imports trio, rich, cryptography or the node while the arguments are read: `--help`
-has to be there at once.
+Nothing imports trio, rich, cryptography or the node while the arguments are read: `--help` has to
+be there at once.
 """
 
 from __future__ import annotations
 
-from .app import main
+import signal
+from typing import NoReturn
 
-__all__ = ["main"]
+
+def main() -> NoReturn:
+    """Run the command line of this process and end it with the exit code."""
+    # until a command runs there is nothing to unwind, and a traceback out of an import helps nobody
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from .app import main as run_app
+
+    run_app()

@@ -1,4 +1,4 @@
-"""The commands and their options; `main` is the entry point.
+"""The commands and their options.
 
 Theory of operation: typer only parses. A command's function returns an Invocation and does nothing,
 so that no exception of a command passes through typer, and whatever is heavy is imported after the
@@ -111,7 +111,7 @@ def _refuse(error: typer.TyperException, json: bool) -> int:
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and end it with the exit code."""
+    """Read and run the arguments of this process, and end it with the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # a name that the terminal's encoding does not have is no reason to fail

@@ -13,6 +13,7 @@ When the reader of stdout goes away, OutputClosedError ends the command without 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
@@ -94,15 +95,18 @@ class Console:
             write_stderr(f"  hint: {one_line(failure.hint)}")
 
     def ask(self, question: str) -> bool:
-        """Ask a yes-or-no question on the terminal; anything but y or yes means no."""
+        """Ask a yes-or-no question on the terminal; anything but y or yes means no.
+
+        Blocks, and may be left behind in a thread (session.ask): so it reads the descriptor, since
+        the interpreter cannot end while a thread holds the lock of sys.stdin.
+        """
         sys.stderr.write(f"{printable(question)} [y/N] ")
         sys.stderr.flush()
-        with self.interrupts.raised():
-            answer = sys.stdin.readline()
-        return answer.strip().lower() in ("y", "yes")
+        answer = os.read(sys.stdin.fileno(), 1024)
+        return answer.strip().lower() in (b"y", b"yes")
 
     def ask_passphrase(self, prompt: str) -> bytes:
-        """Read a passphrase from the terminal without showing it."""
+        """Read a passphrase from the terminal without showing it; for the main thread."""
         from getpass import getpass
 
         with self.interrupts.raised():

@@ -165,14 +165,16 @@ def _trust(console: Console, trust_new: bool) -> TrustCallback:
     """Return who decides about publishers that are new here."""
     from sbp2p.node import accept_new, refuse_new
 
-    async def ask(manifest: Manifest, reason: str) -> bool:
+    from .session import ask
+
+    async def ask_user(manifest: Manifest, reason: str) -> bool:
         console.complain(printable(f"{manifest.name} is published by {manifest.publisher},"))
         console.complain("who is new here. Check the peer id with its owner.")
-        return console.ask("Trust it for this name from now on?")
+        return await ask(console, "Trust it for this name from now on?")
 
     if trust_new:
         return accept_new
-    return ask if console.can_ask else refuse_new
+    return ask_user if console.can_ask else refuse_new
 
 
 def _fields(result: FetchResult) -> dict[str, Any]:

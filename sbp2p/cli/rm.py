@@ -52,7 +52,7 @@ def _run(console: Console, *, reference: str, delete_files: bool, yes: bool) -> 
     from sbp2p.errors import ConfigError
     from sbp2p.node.local import find_version, remove
 
-    from .session import with_store
+    from .session import ask, with_store
 
     async def body(store: Store) -> int:
         version = find_version(store, reference)
@@ -64,7 +64,7 @@ def _run(console: Console, *, reference: str, delete_files: bool, yes: bool) -> 
                     hint="say --yes",
                 )
             more = " and delete its fetched files" if delete_files else ""
-            if not console.ask(f"Forget {title}{more}?"):
+            if not await ask(console, f"Forget {title}{more}?"):
                 console.note("nothing was removed")
                 return 0
         removed = await remove(store, version, delete_files=delete_files)

@@ -7,7 +7,7 @@ passphrase, and listen to nobody.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .failure import leaves
 from .signals import Interrupted
@@ -74,6 +74,15 @@ def run(console: Console, main: Callable[[], Awaitable[T]]) -> T:
         raise Interrupted
 
     return trio.run(guarded)
+
+
+async def ask(console: Console, question: str) -> bool:
+    """Ask a yes-or-no question while everything else goes on: pings of peers are answered."""
+    import trio
+
+    # as a mapping: the stubs of trio-typing, which come with multiaddr, know only the old name
+    abandon: dict[str, Any] = {"abandon_on_cancel": True}
+    return await trio.to_thread.run_sync(console.ask, question, **abandon)
 
 
 def unlocked(console: Console, attempt: Callable[[bytes | None], T]) -> T:

@@ -75,6 +75,8 @@ class Interrupts:
         self._cancel()
 
     def _give_up(self) -> None:
+        if os.isatty(2):
+            os.write(2, b"\r\x1b[K\x1b[?25h")  # a bar hides the cursor while it is drawn
         if not self.is_expected:
             os.write(2, b"sbp2p: interrupted\n")
         os._exit(self.exit_code)

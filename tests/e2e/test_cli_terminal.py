@@ -7,7 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 
 class Terminal:
-    """A command whose stdin and stderr are a terminal, and stdout is a pipe."""
+    """A command whose stdin and stderr are a terminal, and stdout is a pipe; a context manager."""
 
     def __init__(self, argv: Sequence[str], **variables: str) -> None:
         self.master, slave = pty.openpty()
@@ -29,6 +29,14 @@ class Terminal:
             argv, stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=environment(**variables)
         )
         os.close(slave)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.close(self.master)
 
     def read_until(self, text: bytes) -> bytes:
         seen = b""
@@ -41,7 +49,6 @@ class Terminal:
 
     def end(self) -> tuple[int, bytes]:
         out, _ = self.process.communicate(timeout=30)
-        os.close(self.master)
         return self.process.returncode, out
 
 
@@ -50,10 +57,10 @@ def test_questions_are_asked_on_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     cli.run("publish", tmp_path / "file")
     for answer, said in ((b"n\n", b""), (b"yes\n", b"forgot file version 1 in ")):
-        terminal = Terminal(cli.argv("rm", "file"))
-        assert b"Forget file version 1 in " in terminal.read_until(b"[y/N]")
-        terminal.answer(answer)
-        code, out = terminal.end()
+        with Terminal(cli.argv("rm", "file")) as terminal:
+            assert b"Forget file version 1 in " in terminal.read_until(b"[y/N]")
+            terminal.answer(answer)
+            code, out = terminal.end()
         assert code == 0
         assert out.startswith(said)
         assert bool(out) == bool(said)
@@ -61,27 +68,46 @@ def test_questions_are_asked_on_a_terminal(tmp_path: Path) -> None:
 
 def test_a_passphrase_is_asked_for_and_not_shown(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "home")
-    setting = Terminal(cli.argv("id", "--passphrase"))
-    setting.read_until(b"passphrase for the key: ")
-    setting.answer(b"secret\n")
-    setting.read_until(b"the same again: ")
-    setting.answer(b"secret\n")
-    assert b"secret" not in setting.read_until(b"made a new identity")
-    assert setting.end()[0] == 0
-    asking = Terminal(cli.argv("id"))
-    asking.read_until(b"passphrase of the key: ")
-    asking.answer(b"secret\n")
-    code, out = asking.end()
+    with Terminal(cli.argv("id", "--passphrase")) as setting:
+        setting.read_until(b"passphrase for the key: ")
+        setting.answer(b"secret\n")
+        setting.read_until(b"the same again: ")
+        setting.answer(b"secret\n")
+        assert b"secret" not in setting.read_until(b"made a new identity")
+        assert setting.end()[0] == 0
+    with Terminal(cli.argv("id")) as asking:
+        asking.read_until(b"passphrase of the key: ")
+        asking.answer(b"secret\n")
+        code, out = asking.end()
     assert (code, b"protected by a passphrase" in out) == (0, True)
 
 
-def test_ctrl_c_at_a_question(tmp_path: Path) -> None:
-    cli = Cli(tmp_path / "home")
-    terminal = Terminal(cli.argv("id", "--passphrase"))
-    terminal.read_until(b"passphrase for the key: ")
-    terminal.process.send_signal(signal.SIGINT)
-    assert b"Traceback" not in terminal.read_until(b"sbp2p: interrupted")
-    assert terminal.end()[0] == 130
+def test_ctrl_c_at_a_passphrase(tmp_path: Path) -> None:
+    with Terminal(Cli(tmp_path / "home").argv("id", "--passphrase")) as terminal:
+        terminal.read_until(b"passphrase for the key: ")
+        terminal.process.send_signal(signal.SIGINT)
+        assert b"Traceback" not in terminal.read_until(b"sbp2p: interrupted")
+        assert terminal.end()[0] == 130
+
+
+def test_a_new_publisher_is_asked_about(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    alice, bob = Cli(tmp_path / "alice"), Cli(tmp_path / "bob")
+    with alice.start("seed", tmp_path / "file", "--listen", "/ip4/127.0.0.1/tcp/0") as seeder:
+        listening = seeder.wait_for("listening")
+        seeder.wait_for("seeding")
+        link = f"sbp2p://{listening['peer']}/file?peer={listening['addresses'][0]}"
+        argv = bob.argv("get", link, "--to", tmp_path / "copy")
+        with Terminal(argv) as terminal:
+            seen = terminal.read_until(b"[y/N]")
+            assert f"file is published by {listening['peer']}".encode() in seen
+            terminal.process.send_signal(signal.SIGINT)
+            assert terminal.end() == (130, b"")
+        with Terminal(argv) as terminal:
+            terminal.read_until(b"[y/N]")
+            terminal.answer(b"y\n")
+            assert terminal.end()[0] == 0
+    assert (tmp_path / "copy" / "file").read_text() == "x"
 
 
 BAR = """
@@ -112,10 +138,10 @@ print("over")
 @pytest.mark.parametrize("no_color", [False, True])
 def test_the_bar_shows_rate_and_time_left_and_goes_away(no_color: bool) -> None:
     variables = {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if no_color else {})
-    terminal = Terminal([sys.executable, "-c", BAR], **variables)
-    seen = terminal.read_until(b"10.0 MB of 10.0 MB")
+    with Terminal([sys.executable, "-c", BAR], **variables) as terminal:
+        seen = terminal.read_until(b"10.0 MB of 10.0 MB")
+        seen += terminal.read_until(b"\x1b[?25h")  # the cursor is back
+        assert terminal.end() == (0, b"over\n")
     assert b"5.0 MB of 10.0 MB, 50%, 1.0 MB/s, ETA 0:05, 3 peers" in seen
     assert (b"\x1b[38;" in seen or b"\x1b[3" in seen) == (not no_color)
-    seen += terminal.read_until(b"\x1b[?25h")  # the cursor is back
-    assert terminal.end() == (0, b"over\n")
     assert b"\x1b[2K" in seen, "the line is cleared"
