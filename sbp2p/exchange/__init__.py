@@ -3,6 +3,7 @@
 protocol/exchange.md is the wire format, docs/decisions/0005-exchange.md tells why it is so.
 
     service.py    the API                       fetch.py      the steps of one fetch
+    finding.py    from a link to a version      peers.py      who hears what peers tell
     sources.py    peers, kept and retried       session.py    one peer that is asked
     questions.py  who knows this version?       nodes.py      tree nodes and index pages
     scheduler.py  who is asked for what         writer.py     verify, write, commit

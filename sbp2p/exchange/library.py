@@ -55,12 +55,14 @@ class Library:
         self._live: dict[Cid, Bitmap] = {}
         self._followers: dict[Cid, list[Follower]] = {}
 
-    async def document(self, manifest: Cid) -> bytes | None:
-        """Return the signed document of a manifest, or None."""
-        return _document(await self._threads.run(lambda: self._store.version(manifest)))
+    async def version(self, manifest: Cid) -> VersionRecord | None:
+        """Return a version by its manifest, or None."""
+        return await self._threads.run(self._store.version, manifest)
 
-    async def resolve(self, publisher: PeerId, name: str, version: int | None) -> bytes | None:
-        """Return the document of the newest, or of exactly that, version of a name; or None."""
+    async def named(
+        self, publisher: PeerId, name: str, version: int | None
+    ) -> VersionRecord | None:
+        """Return the newest, or exactly that, version of a name; or None."""
 
         def find() -> VersionRecord | None:
             if version is None:
@@ -70,7 +72,7 @@ class Library:
                     return record
             return None
 
-        return _document(await self._threads.run(find))
+        return await self._threads.run(find)
 
     async def holdings(self, root: Cid) -> Holdings | None:
         """Return what is here of the version with this root, or None if it is unknown."""
@@ -125,7 +127,3 @@ class Library:
         """Every block of a version is here."""
         for follower in self._followers.get(root, ()):
             follower.told_everything()
-
-
-def _document(record: VersionRecord | None) -> bytes | None:
-    return None if record is None else record.document.to_bytes()

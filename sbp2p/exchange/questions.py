@@ -70,7 +70,7 @@ class Questions:
         accept: Callable[[Manifest], bool],
         *,
         exact: bool,
-        keep_waiting: bool,
+        keep_waiting: Callable[[], bool],
     ) -> tuple[SignedDocument, Manifest]:
         """Ask everybody; returns the first answer (`exact`), or the one with the highest version.
 
@@ -79,7 +79,7 @@ class Questions:
             ask: puts the question to one peer.
             accept: whether a verified manifest answers the question.
             exact: whether there can be only one answer.
-            keep_waiting: peers may still come when all have been asked.
+            keep_waiting: whether peers may still come when all have been asked.
 
         Raises:
             NotFoundError: the peers do not have it.
@@ -88,9 +88,9 @@ class Questions:
         self._ask, self._accept = ask, accept
         for session in self._sources.usable():
             self.joined(session)
-        patience = self._config.patience_s if keep_waiting else self._config.request_timeout_s
+        patience = max(self._config.patience_s, self._config.request_timeout_s)
         with trio.move_on_after(patience) as limit:
-            while not self._is_over(exact=exact, keep_waiting=keep_waiting):
+            while not self._is_over(exact=exact, keep_waiting=keep_waiting()):
                 await self._changed.wait()
                 if self._found:
                     limit.deadline = min(limit.deadline, trio.current_time() + GRACE_S)

@@ -233,17 +233,17 @@ class ServingSession:
     async def _answer(self, question: VersionWanted | NameWanted) -> None:
         try:
             if isinstance(question, VersionWanted):
-                document = await self._library.document(question.manifest)
+                record = await self._library.version(question.manifest)
             else:
                 publisher = PeerId.from_bytes(question.publisher)
-                document = await self._library.resolve(publisher, question.name, question.version)
+                record = await self._library.named(publisher, question.name, question.version)
         except (KeysError, StoreError) as error:
             observe.report_stream_failed(self._stream, error)
-            document = None
-        if document is None:
+            record = None
+        if record is None:
             self.server.send_not_found(question.request)
         else:
-            self.server.send_version(question.request, document)
+            self.server.send_version(question.request, record.document.to_bytes())
         self.wake()
 
     async def _subscribe(self, subscription: int, root: Cid) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 from sbp2p_protocol.exchange_messages import PROTOCOL_ID
 
 from .fetch import Fetch
+from .finding import Finder
 from .library import Library
+from .peers import open_peers
 from .serve import BlockBuffers, ServingSession, ServingStatistics
 from .sources import Source
 from .threads import ThreadCalls
@@ -97,7 +99,7 @@ class Exchange:
                 cannot go on waits for `patience_s`; otherwise it gives up when all were asked.
             trust: called once with the verified document; raises TrustError to refuse it.
             choose: returns the wanted blocks; runs in a thread. All blocks by default.
-            progress: called in the event loop about four times a second and at each phase.
+            progress: called in the event loop about ten times a second and at each phase.
             in_order: ask for blocks in the order of the files, not rarest first.
             overwrite: replace different files at the destination when the fetch finishes.
 
@@ -130,16 +132,17 @@ class Exchange:
         Raises:
             NotFoundError, PeerUnreachableError, PeerMisbehavedError: as `fetch`.
         """
-        fetch = Fetch(
-            link,
+        async with open_peers(
+            [*sources, *sources_of(link)],
             None,
             swarm=self._swarm,
             store=self._store,
-            library=self._library,
             threads=self._threads,
             config=self._config,
-        )
-        return await fetch.look([*sources, *sources_of(link)])
+            on_tick=lambda _: None,
+        ) as peers:
+            finder = Finder(peers, self._library, self._threads)
+            return await finder.read(*await finder.find(link))
 
     def published(self, root: Cid) -> None:
         """Tell peers that follow this root that every block of it is here now."""

@@ -8,12 +8,13 @@ source that was blamed is not tried again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from sbp2p.errors import Sbp2pError
+from sbp2p.errors import PeerUnreachableError, Sbp2pError
 from sbp2p_protocol.exchange_messages import PROTOCOL_ID
 
 from .session import PeerSession
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sbp2p.config import ExchangeConfig
+    from sbp2p.stream import Stream
     from sbp2p.swarm import Swarm
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.multiaddr import Address
@@ -95,6 +97,13 @@ class Sources:
             latest[peer_id] = self._sum(session)
         return tuple(sorted(latest.values(), key=lambda each: -each.bytes_received))
 
+    @property
+    def bytes_received(self) -> int:
+        """Payload from all sources together."""
+        past = sum(each.bytes_received for each in self._past.values())
+        now = (each.client.pipeline.total_bytes for each in self.sessions.values())
+        return past + sum(now)
+
     def _sum(self, session: PeerSession) -> SourceStatistics:
         """Return the counters of a session and of those before it with the same peer."""
         now, past = session.statistics(), self._past.get(session.peer_id)
@@ -121,13 +130,20 @@ class Sources:
             wait = self._config.retry_s if worked else min(2 * wait, _RETRY_MAX_S)
             await trio.sleep(wait)
 
+    async def _open_stream(self, source: Source) -> Stream:
+        if source.addresses:
+            await self._swarm.connect(source.addresses, source.peer_id)
+            # what was found open may have been ending: then a new connection is made
+            with suppress(PeerUnreachableError):
+                return await self._swarm.open_stream(source.peer_id, [PROTOCOL_ID])
+            await self._swarm.connect(source.addresses, source.peer_id)
+        return await self._swarm.open_stream(source.peer_id, [PROTOCOL_ID])
+
     async def _attempt(self, source: Source) -> tuple[bool, bool]:
         """Run one session; returns whether the peer is to blame, and whether it was of use."""
         peer_id = source.peer_id
         try:
-            if source.addresses:
-                await self._swarm.connect(source.addresses, peer_id)
-            stream = await self._swarm.open_stream(peer_id, [PROTOCOL_ID])
+            stream = await self._open_stream(source)
         except Sbp2pError as error:
             self.failures[peer_id] = str(error)
             return False, False

@@ -9,9 +9,11 @@ from sbp2p.errors import (
     NotFoundError,
     PeerMisbehavedError,
     PeerUnreachableError,
+    StoreError,
     TrustError,
 )
 from sbp2p.exchange import FetchProgress, FoundVersion, Phase, Source
+from sbp2p.exchange.fetch import _Opening
 from sbp2p.transport import LinkProfile
 from sbp2p_protocol.link import ManifestLink, NameLink
 from sbp2p_protocol.manifest import Manifest, sign_manifest
@@ -307,3 +309,25 @@ async def test_many_nodes_one_seed(tmp_path: Path, autojump_clock: MockClock) ->
                 nursery.start_soon(leech.get, version, seed, *others)
         for leech in leeches:
             version.assert_at(leech.out)
+
+
+async def test_cancelled_at_any_moment_the_next_fetch_goes_on(tmp_path: Path) -> None:
+    version = small_version(30)
+    async with open_lab(tmp_path) as lab:
+        seed, leech = await lab.node(), await lab.node()
+        await seed.publish(version)
+        for turns in (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(leech.get, version, seed)
+                for _ in range(turns):
+                    await trio.sleep(0.001)
+                nursery.cancel_scope.cancel()
+        await leech.get(version, seed)
+        version.assert_at(leech.out)
+
+
+def test_download_is_not_opened_after_the_fetch_was_given_up() -> None:
+    opening = _Opening()
+    opening.close()
+    with pytest.raises(StoreError, match="given up"):
+        opening.open(lambda: pytest.fail("opened"))
