@@ -24,6 +24,7 @@ class Terminal:
     """A command whose stdin and stderr are a terminal, and stdout is a pipe; a context manager."""
 
     def __init__(self, argv: Sequence[str], **variables: str) -> None:
+        self._unread = b""
         self.master, slave = pty.openpty()
         self.process = subprocess.Popen(
             argv, stdin=slave, stdout=subprocess.PIPE, stderr=slave, env=environment(**variables)
@@ -39,10 +40,11 @@ class Terminal:
         os.close(self.master)
 
     def read_until(self, text: bytes) -> bytes:
-        seen = b""
-        while text not in seen:
-            seen += os.read(self.master, 4096)
-        return seen
+        """Return what is shown up to and with `text`; what follows is for the next call."""
+        while text not in self._unread:
+            self._unread += os.read(self.master, 4096)
+        seen, found, self._unread = self._unread.partition(text)
+        return seen + found
 
     def answer(self, text: bytes) -> None:
         os.write(self.master, text)
