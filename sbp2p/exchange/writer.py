@@ -76,6 +76,7 @@ class BlockWriter:
         self._bad = bad
         self._queue: deque[ReceivedBlock] = deque()
         self._queued_bytes = 0
+        self._working = 0
         self._filled = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
         self._due = Signal()
@@ -96,24 +97,22 @@ class BlockWriter:
             nursery.start_soon(self._commit)
 
     async def _work(self) -> None:
+        most = self._config.write_batch_blocks
         while True:
-            while not self._queue:
+            # a second worker helps only when there is a whole batch for it: each call costs the
+            # event loop more than 0.05 ms, and threads that wait for the interpreter hinder it
+            while not self._queue or (self._working and len(self._queue) < most):
                 await self._filled.park()
-            batch = self._take_batch()
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), most))]
+            self._working += 1
             results = await self._threads.run(write_batch, self._download, batch)
+            self._working -= 1
             self._queued_bytes -= sum(block.length for block in batch)
             self._room.unpark_all()
             for block, right in zip(batch, results, strict=True):
                 (self._verified if right else self._bad)(block)
             if self._download.pending_bytes >= self._commit_bytes:
                 self._due.fire()
-
-    def _take_batch(self) -> list[ReceivedBlock]:
-        # at least two calls' worth must be there before one call takes several blocks, so that
-        # the workers share what there is
-        most = max(1, len(self._queue) // self._config.write_workers)
-        size = min(most, self._config.write_batch_blocks)
-        return [self._queue.popleft() for _ in range(size)]
 
     async def _commit(self) -> None:
         while True:
