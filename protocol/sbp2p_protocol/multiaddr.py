@@ -139,7 +139,7 @@ def parse_address(text: str) -> Address:
     try:
         return _from_components(_split_text(text))
     except KeysError as error:
-        raise BadAddressError(f"bad peer id in {text!r}: {error}") from None
+        raise BadAddressError(f"bad peer id in {_shown(text)}: {error}") from None
 
 
 def address_from_bytes(data: bytes) -> Address:
@@ -167,10 +167,12 @@ def _from_components(components: Sequence[Component]) -> Address:
         printed = str(Multiaddr(data))
         result = _split_text(printed)
     except _UNREADABLE as error:
-        raise BadAddressError(f"not a multiaddr: {text!r}: {_reason(error)}") from None
+        raise BadAddressError(f"not a multiaddr: {_shown(text)}: {_reason(error)}") from None
     same = len(result) == len(components) and all(map(_same, components, result))
-    if not components or not same or len(data) > ADDRESS_MAX:
-        raise BadAddressError(f"not a multiaddr: {text!r}")
+    size = max(len(data), len(printed))
+    # addresses end in logs and terminals, and peers make them
+    if not components or not same or size > ADDRESS_MAX or not printed.isprintable():
+        raise BadAddressError(f"not a multiaddr: {_shown(text)}")
     return Address(data, printed, tuple(result))
 
 
@@ -191,7 +193,7 @@ def _split_text(text: str) -> list[Component]:
         taken = len(parts) if codec == "fspath" else position + 1
         value = "/".join(parts[position:taken])
         if not value:
-            raise BadAddressError(f"{name} lacks its value in {text!r}")
+            raise BadAddressError(f"{name} lacks its value in {_shown(text)}")
         components.append((name, str(PeerId.parse(value)) if name == "p2p" else value))
         position = taken
     return components
@@ -201,7 +203,7 @@ def _codec_of(name: str, text: str) -> str | None:
     try:
         codec: str | None = protocol_with_name(name).codec
     except MultiaddrError:
-        raise BadAddressError(f"no protocol is called {name!r}: {text!r}") from None
+        raise BadAddressError(f"no protocol is called {_shown(name)}: {_shown(text)}") from None
     return codec
 
 
@@ -233,5 +235,10 @@ def _check_structure(data: bytes) -> None:
         raise ValueError("multiaddr ends inside a value")
 
 
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 128 else f"{text[:128]!r}..."
+
+
 def _reason(error: BaseException) -> str:
-    return getattr(error, "message", None) or str(error)
+    # the package puts the value in its message as it came, however long and whatever is in it
+    return repr((getattr(error, "message", None) or str(error))[:128])[1:-1]

@@ -239,3 +239,27 @@ def test_any_text_raises_only_bad_address(parts: list[str]) -> None:
         assert parse_address(address.text) == address
         assert address_from_bytes(address.to_bytes()) == address
         assert isinstance(address.peer_id, PeerId | None)
+
+
+@pytest.mark.parametrize("zone", ["\x1b[2J", "a\nb", "\u202eabc", "\x00"])
+def test_an_address_that_does_not_print_is_none(zone: str) -> None:
+    with pytest.raises(BadAddressError):
+        parse_address(f"/ip6zone/{zone}/ip6/fe80::1/tcp/1")
+    raw = zone.encode()
+    data = b"\x2a" + bytes([len(raw)]) + raw + b"\x29" + bytes(16) + b"\x06\x00\x01"
+    with pytest.raises(RemoteProtocolError):
+        address_from_bytes(data)
+
+
+def test_an_address_whose_text_is_too_long_is_none() -> None:
+    data = bytes.fromhex("0465666768cd03") * 70  # /ip4/101.102.103.104/quic-v1, 490 bytes in all
+    with pytest.raises(RemoteProtocolError):
+        address_from_bytes(data)
+
+
+@pytest.mark.parametrize("text", ["/" + "\x00" * 1000, "/garlic64/\udce2", "/ip4/" + "\x07" * 900])
+def test_messages_are_short_and_print(text: str) -> None:
+    with pytest.raises(BadAddressError) as caught:
+        parse_address(text)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1500
