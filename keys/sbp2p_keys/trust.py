@@ -199,7 +199,7 @@ class TrustStore:
         except BadTrustFileError:
             raise
         except (ValueError, RecursionError) as error:
-            raise BadTrustFileError(f"not a trust store: {error}") from None
+            raise BadTrustFileError(f"not a trust store: {error!s:.200}") from None
 
     def _live(self, name: str, now: float) -> frozenset[PeerId]:
         return frozenset(
@@ -303,7 +303,7 @@ def _object(
         missing, unknown = required - value.keys(), value.keys() - required - (optional or set())
         if missing or unknown:
             raise BadTrustFileError(
-                f"{what}: missing {sorted(missing)!r}, unknown {sorted(unknown)!r}"
+                f"{what}: missing {sorted(missing)!r}, unknown {sorted(unknown)!r:.200}"
             )
     return value
 

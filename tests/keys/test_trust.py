@@ -304,3 +304,11 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(FileAccessError):
         save_trust_store(tmp_path / "no" / "folder", TrustStore())
     assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+@pytest.mark.parametrize("member", ['"%s": 1', '"policy": "%s"'])
+def test_messages_are_short_whatever_the_file_says(member: str) -> None:
+    text = '{"format": "sbp2p-trust/1", "pins": {}, "revoked": {}, ' + member % ("x" * 5000) + "}"
+    with pytest.raises(BadTrustFileError) as caught:
+        TrustStore.from_bytes(text.encode())
+    assert len(str(caught.value)) < 400
