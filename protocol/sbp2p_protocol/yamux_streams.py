@@ -10,6 +10,7 @@ number and one small set, however long the session lives.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from . import limits
 from .errors import LocalProtocolError, RemoteProtocolError
@@ -92,10 +93,12 @@ class StreamTable:
             raise RemoteProtocolError(f"the peer opened stream {stream_id}, an id of our side")
         if stream_id > self._highest_peer_id:
             oldest = stream_id - 2 * limits.YAMUX_SKIPPED_IDS
-            for skipped in range(max(self._highest_peer_id + 2, oldest), stream_id, 2):
-                self._skipped[skipped] = None
-            while len(self._skipped) > limits.YAMUX_SKIPPED_IDS:
-                del self._skipped[next(iter(self._skipped))]
+            fresh = range(max(self._highest_peer_id + 2, oldest), stream_id, 2)
+            self._skipped.update(dict.fromkeys(fresh))
+            excess = len(self._skipped) - limits.YAMUX_SKIPPED_IDS
+            # one pass: the first key of a dict takes longer to find the more were deleted there
+            for forgotten in list(islice(self._skipped, max(0, excess))):
+                del self._skipped[forgotten]
             self._highest_peer_id = stream_id
         elif stream_id in self._skipped:
             del self._skipped[stream_id]

@@ -421,6 +421,15 @@ class TestIds:
             feed(end, pack_header(DATA, SYN, 0x7FFF_FFFD, 0))
         assert feed(end, pack_header(DATA, SYN, 0xFFFF_FFFD, 0)) == [StreamOpened(0xFFFF_FFFD)]
 
+    def test_the_oldest_skipped_ids_are_forgotten_first(self) -> None:
+        end = server()
+        feed(end, pack_header(DATA, SYN, 401, 0))  # skips 200
+        feed(end, pack_header(DATA, SYN, 603, 0))  # skips 100 more, 44 beyond the bound
+        assert feed(end, pack_header(DATA, SYN, 89, 0)) == [StreamOpened(89)]
+        assert feed(end, pack_header(DATA, SYN, 601, 0)) == [StreamOpened(601)]
+        with pytest.raises(RemoteProtocolError, match="twice"):
+            feed(end, pack_header(DATA, SYN, 87, 0))
+
     def test_each_side_numbers_its_own(self) -> None:
         pair = YamuxPair()
         assert [pair.a.open_stream() for _ in range(3)] == [1, 3, 5]
