@@ -204,7 +204,7 @@ class ServingSession:
                     self.server.receive_data(data)
                 else:
                     self.server.receive_eof()
-                self._take_events(nursery)
+                await self._take_events(nursery)
                 self.wake()
                 while self.server.output_size > EXCHANGE_OUTPUT_MAX:
                     await self._drained.wait()
@@ -214,7 +214,7 @@ class ServingSession:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             observe.report_stream_failed(self._stream, error)
 
-    def _take_events(self, nursery: trio.Nursery) -> None:
+    async def _take_events(self, nursery: trio.Nursery) -> None:
         while (event := self.server.next_event()) is not None:
             match event:
                 case WorkQueued():
@@ -222,7 +222,8 @@ class ServingSession:
                 case VersionWanted() | NameWanted():
                     nursery.start_soon(self._answer, event)
                 case Subscribed(subscription, root):
-                    nursery.start_soon(self._subscribe, subscription, root)
+                    # here and not in a task: a peer that subscribes again and again has to wait
+                    await self._subscribe(subscription, root)
                 case Unsubscribed(subscription):
                     following = self._following.pop(subscription, None)
                     if following is not None:
@@ -255,8 +256,6 @@ class ServingSession:
         except StoreError as error:
             observe.report_stream_failed(self._stream, error)
             holdings = None
-        if subscription not in self._following:
-            return
         if holdings is None:
             self.server.send_not_found(subscription)
         elif holdings.bits is None:
