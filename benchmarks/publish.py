@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-QUICK_BYTES = 256 * MIB
+QUICK_BYTES = 512 * MIB
 FULL_BYTES = 1024 * MIB
+FULL_ONLY = ("libtorrent v1", "libtorrent v1 threads", "sha256sum")
 LEAF = 16 * 1024
 BLAKE3_PROGRAM = (
     "import sys; from blake3 import blake3; "
@@ -186,7 +187,10 @@ def main() -> int:
     args = parser(__doc__ or "").parse_args()
     source = model_file(QUICK_BYTES if args.quick else FULL_BYTES)
     gigabytes = source.stat().st_size / 1e9
-    samples = alternate(Publish(source).contenders(), rounds=args.rounds or 5)
+    contenders = Publish(source).contenders()
+    if args.quick:  # rather fewer contenders than a file so small that only the start counts
+        contenders = {name: call for name, call in contenders.items() if name not in FULL_ONLY}
+    samples = alternate(contenders, rounds=args.rounds or 5)
     print_table(samples, gigabytes=gigabytes)
     return report(claims_of(samples, gigabytes), samples, json_path=args.json)
 
