@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
+import tempfile
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from blake3 import blake3
@@ -77,3 +82,25 @@ def field_bytes(value: Any, *keys: str) -> list[bytes]:
 def field_texts(value: Any, key: str) -> list[bytes]:
     """Return every text that stands under `key`, as UTF-8."""
     return [text.encode("utf-8", "surrogatepass") for text in field_strings(value, key)]
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+@cache
+def scratch_folder() -> Path:
+    """Return a folder for inputs that have to be files; it goes when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="sbp2p-fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def write_scratch(name: str, data: bytes) -> Path:
+    """Write a file that only its owner can read, and return its path."""
+    path = scratch_folder() / name
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+    return path

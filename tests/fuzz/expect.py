@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from random import Random
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
@@ -21,6 +22,11 @@ MESSAGE_MAX: Final = 2000
 
 BYTEWISE_MAX: Final = 512
 """Bytes of a stream that are fed one by one."""
+
+_HARMFUL: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+"""Controls, line breaks, surrogates, bidi marks: what changes a terminal, a log or how text reads."""
 
 _ROOTS: Final = (KeysError, FileError, PassphraseError)
 
@@ -59,7 +65,7 @@ def error_text(error: Exception) -> str:
     text = str(error)
     if not text or len(text) > MESSAGE_MAX:
         raise UnexpectedError(f"a message of {len(text)} characters: {text[:200]!r}") from error
-    if not text.isprintable():
+    if _HARMFUL.search(text) is not None:
         raise UnexpectedError(f"a message that does not print: {text[:300]!r}") from error
     return f"{type(error).__name__}: {text}"
 

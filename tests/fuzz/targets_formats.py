@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
-import tempfile
 import zipfile
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.checkpoint.formats import (
@@ -33,6 +30,7 @@ from sbp2p_protocol.errors import LocalProtocolError
 from sbp2p_protocol.limits import BLOCK_MAX, MIB
 from sbp2p_protocol.tensor_index import TensorEntry, build_tensor_index
 
+from .corpus import write_scratch
 from .engine import Target
 from .expect import MESSAGE_MAX, attempt, error_text, expect, expect_equal
 from .structure import json_text
@@ -85,33 +83,16 @@ def _check_inspection(found: Inspection, size: int) -> None:
 # -- reading it ------------------------------------------------------------------------------------
 
 
-class _Folder:
-    """A folder that inputs are written to, as the files that a path means."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="sbp2p-fuzz-")
-        self.path = Path(self._folder.name)
-        self.write("a.safetensors", safetensors_file())
-
-    def write(self, name: str, data: bytes) -> Path:
-        path = self.path / name
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(descriptor, data)
-        finally:
-            os.close(descriptor)
-        return path
-
-    def check(self, name: str, data: bytes) -> None:
-        path = self.write(name, data)
-        try:
-            with TensorReader(path) as reader:
-                for tensor in reader.names():
-                    expect_equal(
-                        len(reader.read(tensor).data), reader.span(tensor).length, "length"
-                    )
-        except CheckpointError as error:
-            error_text(CheckpointError(str(error).replace(str(self.path), "folder")))
+def _read(name: str, data: bytes) -> None:
+    write_scratch("a.safetensors", safetensors_file())
+    path = write_scratch(name, data)
+    try:
+        with TensorReader(path) as reader:
+            for tensor in reader.names():
+                expect_equal(len(reader.read(tensor).data), reader.span(tensor).length, "length")
+    except CheckpointError as error:
+        # the path is the caller's; what else is in the message is ours
+        error_text(CheckpointError(str(error).replace(str(path.parent), "folder")))
 
 
 # -- seeds -----------------------------------------------------------------------------------------
@@ -254,7 +235,7 @@ TARGETS: Final = (
     Target(
         name="tensor_file",
         modules=("sbp2p.checkpoint.reader",),
-        check=partial(_Folder().check, "b.safetensors"),
+        check=partial(_read, "b.safetensors"),
         seeds=lambda: [*_safetensors_seeds(), *_zip_seeds(), *_gguf_seeds()],
         mutations=(_change_header,),
         test_runs=60,
@@ -262,7 +243,7 @@ TARGETS: Final = (
     Target(
         name="shard_index",
         modules=("sbp2p.checkpoint.reader",),
-        check=partial(_Folder().check, f"model{INDEX_SUFFIX}"),
+        check=partial(_read, f"model{INDEX_SUFFIX}"),
         seeds=_shard_seeds,
         mutations=(json_text,),
         tokens=(b'"weight_map"', b'"a.safetensors"', b"[" * 3000, b"\\ud800", b"\\u0000"),

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import tempfile
-from pathlib import Path
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -35,7 +32,7 @@ from sbp2p_keys.multi import (
 from sbp2p_keys.signing import SignedDocument, SignedEnvelope
 from sbp2p_keys.trust import TrustStore
 
-from .corpus import KEYS, field_bytes, hex_bytes, strings, texts, vectors
+from .corpus import KEYS, field_bytes, hex_bytes, strings, texts, vectors, write_scratch
 from .engine import Target
 from .expect import Refused, attempt, error_text, expect, expect_equal, text_of
 from .structure import json_text, protobuf
@@ -234,31 +231,16 @@ def _document_seeds() -> list[bytes]:
 # -- files -----------------------------------------------------------------------------------------
 
 
-class _KeyFile:
-    """A file with mode 0600 that every input is written to."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="sbp2p-fuzz-")
-        self.path = Path(self._folder.name) / "key.pem"
-
-    def write(self, data: bytes) -> None:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(descriptor, data)
-        finally:
-            os.close(descriptor)
-
-    def check(self, data: bytes) -> None:
-        self.write(data)
-        quick = b"ENCRYPTED" in data and _ROUNDS in _loose_base64(data)
-        secret = PASSPHRASE if quick else None
-        try:
-            key = load_private_key(self.path, secret)
-        except FileError as error:
-            # the path is the caller's; what else is in the message is ours
-            error_text(type(error)(str(error).replace(str(self.path), "key.pem")))
-        else:
-            key.public_key.verify(key.sign(b"message"), b"message")
+def _key_file(data: bytes) -> None:
+    path = write_scratch("key.pem", data)
+    quick = b"ENCRYPTED" in data and _ROUNDS in _loose_base64(data)
+    try:
+        key = load_private_key(path, PASSPHRASE if quick else None)
+    except FileError as error:
+        # the path is the caller's; what else is in the message is ours
+        error_text(type(error)(str(error).replace(str(path), "key.pem")))
+    else:
+        key.public_key.verify(key.sign(b"message"), b"message")
 
 
 def _loose_base64(data: bytes) -> bytes:
@@ -379,7 +361,7 @@ TARGETS: Final = (
     Target(
         name="key_file",
         modules=("sbp2p_keys.keyfile", "sbp2p_keys._files"),
-        check=_KeyFile().check,
+        check=_key_file,
         seeds=_key_file_seeds,
         tokens=(b"-----BEGIN ", b"-----END ", b"PRIVATE KEY-----", b"ENCRYPTED ", b"\n", b"="),
         test_runs=60,
