@@ -26,7 +26,7 @@ BYTEWISE_MAX: Final = 512
 _HARMFUL: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
-"""Controls, line breaks, surrogates, bidi marks: what changes a terminal, a log or how text reads."""
+"""Controls, line breaks, surrogates, bidi marks: what changes a terminal, or how a log reads."""
 
 _ROOTS: Final = (KeysError, FileError, PassphraseError)
 
