@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sbp2p.node import Node
     from sbp2p.store import Store
     from sbp2p.swarm import Gate
+    from sbp2p_keys.identity import PrivateKey
 
     from .console import Console
 
@@ -60,6 +61,24 @@ def with_store(console: Console, body: Callable[[Store], Awaitable[int]]) -> int
             return await body(store)
 
     return run(console, main)
+
+
+def with_signer(console: Console, body: Callable[[Store, PrivateKey], Awaitable[int]]) -> int:
+    """Run `body` with the home's store and key, without a node, and return the exit code."""
+    from sbp2p.config import StoreConfig
+    from sbp2p.node.home import Home
+    from sbp2p.store import Store
+
+    def attempt(passphrase: bytes | None) -> int:
+        async def main() -> int:
+            home = Home(console.home)
+            signer = home.identity(passphrase)
+            with Store.open(home.path, StoreConfig()) as store:
+                return await body(store, signer)
+
+        return run(console, main)
+
+    return unlocked(console, attempt)
 
 
 def run(console: Console, main: Callable[[], Awaitable[T]]) -> T:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from sbp2p_protocol.link import ManifestLink
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -58,6 +56,8 @@ class Version:
 
     def link(self, addresses: Sequence[Address] = ()) -> str:
         """Return the link to exactly this version; `addresses` are whom to ask first."""
+        from sbp2p_protocol.link import ManifestLink  # addresses cost 20 ms to load
+
         return str(ManifestLink(self.cid, tuple(addresses)))
 
 
