@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from sbp2p.errors import NotFoundError, PeerUnreachableError
+from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.manifest import read_signed_manifest
 
-from .session import VIOLATION_POINTS
 from .signal import Signal
 
 if TYPE_CHECKING:

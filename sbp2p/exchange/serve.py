@@ -28,6 +28,7 @@ import trio
 from sbp2p import observe
 from sbp2p.errors import StoreError
 from sbp2p.store import BlockUnavailableError
+from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p_keys.errors import KeysError
 from sbp2p_keys.identity import PeerId
 from sbp2p_protocol.errors import RemoteProtocolError
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
 
     from .library import Library
     from .threads import Calls
-
-VIOLATION_POINTS: Final = 25
-"""Penalty for bytes that break the protocol, as everywhere in the swarm."""
 
 _HEADROOM: Final = 64
 """Bytes in front of a block for its header, which takes 42."""

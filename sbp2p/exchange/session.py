@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
+from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.exchange_client import ExchangeClient
 from sbp2p_protocol.exchange_events import BlockArrived, Greeted, PeerLeft, Stalled
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from sbp2p.swarm import Swarm
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.exchange_events import ClientEvent
-
-VIOLATION_POINTS: Final = 25
-"""Penalty for bytes that break the protocol, as everywhere in the swarm."""
 
 STALL_POINTS: Final = 5
 """Penalty for a stall. Honest peers stall too: they lose their network or are put to sleep."""

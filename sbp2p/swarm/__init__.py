@@ -17,5 +17,6 @@ from .events import PeerDisconnected as PeerDisconnected
 from .events import PeerIdentified as PeerIdentified
 from .events import SwarmEvent as SwarmEvent
 from .gate import Gate as Gate
+from .scores import VIOLATION_POINTS as VIOLATION_POINTS
 from .swarm import Swarm as Swarm
 from .swarm import open_swarm as open_swarm

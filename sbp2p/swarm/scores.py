@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sbp2p_keys.identity import PeerId
 
+VIOLATION_POINTS = 40
+"""Penalty for bytes that break a protocol, whichever it is: three times in a few minutes is no
+accident and, with `ban_score` 100, a ban; once or twice may be a bug, a version or a bad memory."""
+
 _SECOND_THOUGHTS = 0.5
 """Below this many points an entry says nothing any more."""
 

@@ -31,7 +31,7 @@ from sbp2p_protocol.limits import SCORED_PEERS_MAX
 from .dialler import Dialler, expected_peer
 from .events import PeerConnected, PeerDisconnected, PeerIdentified, Subscribers
 from .gate import Gate
-from .scores import Scores
+from .scores import VIOLATION_POINTS, Scores
 from .table import SIMULTANEOUS_WINDOW_S, ConnectionTable
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 POOLED_BUFFERS = 16
 """Large buffers (about 1 MiB each) kept for all connections together. One busy connection uses
 four: one that is sent, one that is filled, and two batches that the application works on."""
-
-VIOLATION_POINTS = 40
-"""Penalty for bytes that break the protocol: three times in a few minutes is no accident."""
 
 
 @asynccontextmanager

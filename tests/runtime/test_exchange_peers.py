@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
+from sbp2p.config import SwarmConfig
 from sbp2p.errors import NotFoundError, PeerUnreachableError
 from sbp2p.exchange import Source
 from sbp2p.exchange.serve import BlockBuffers
+from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p.transport import LinkProfile
 from sbp2p_protocol.exchange_messages import (
     PROTOCOL_ID,
@@ -298,7 +301,8 @@ async def test_garbage_resets_the_stream_and_costs_points(
     async with open_lab(tmp_path) as lab:
         seed, other = await lab.node(), await lab.node()
         await other.swarm.connect(seed.addresses)
-        for _ in range(5):  # 25 points each, of which a little is forgiven each second
+        for _ in range(math.ceil(SwarmConfig().ban_score / VIOLATION_POINTS)):
+            assert other.swarm.peers() == [seed.key.peer_id]
             stream = await other.swarm.open_stream(seed.key.peer_id, [PROTOCOL_ID])
             await stream.send_all(b"\x03abc")
             await trio.sleep(1)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sbp2p
 from sbp2p.swarm.gate import Gate
 from sbp2p.swarm.scores import Scores
 from tests.runtime.pair import KEYS
@@ -12,6 +16,16 @@ IDS = [key.peer_id for key in KEYS]
 
 def scores(peers_max: int = 100) -> Scores:
     return Scores(ban_score=100, ban_duration_s=50.0, half_life_s=10.0, peers_max=peers_max)
+
+
+def test_a_violation_costs_the_same_wherever_it_is_noticed() -> None:
+    package = Path(sbp2p.__file__).parent
+    defined = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"^VIOLATION_POINTS\b.* = ", path.read_text(), flags=re.MULTILINE)
+    ]
+    assert defined == ["swarm/scores.py"]
 
 
 def test_points_add_up_to_a_ban_that_ends() -> None:
