@@ -107,3 +107,5 @@ class NodeConfig:
     swarm: SwarmConfig = field(default_factory=SwarmConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    serve_perf: bool = True
+    """Whether peers may measure the bandwidth to this node (`sbp2p bench`), within PERF_BUDGET."""

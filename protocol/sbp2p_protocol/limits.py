@@ -75,11 +75,25 @@ ADDRESS_MAX: Final = 1 * KIB
 PEER_RECORD_ADDRESSES_MAX: Final = 64
 """Addresses kept of one signed peer record; the rest is ignored."""
 
-PERF_DOWNLOAD_MAX: Final = 1024 * 1024 * MIB
-"""Bytes a peer may ask back in one perf run (1 TiB): a benchmark, not a subscription."""
+PERF_DOWNLOAD_MAX: Final = 16 * 1024 * MIB
+"""Bytes a peer may ask back in one perf run: 14 s at 10 Gbit/s, long enough to settle."""
+
+PERF_UPLOAD_MAX: Final = PERF_DOWNLOAD_MAX
+"""Bytes a peer may upload in one perf run, for the same reason."""
 
 PERF_RUNS_MAX: Final = 4
 """Perf runs served at once, one to a peer: more would measure only each other."""
+
+PERF_RUN_S: Final = 600.0
+"""Seconds after which a run is ended: a place is not held for ever by a peer that does not read.
+256 MiB each way, what `sbp2p bench` moves, fit from 0.9 MB/s."""
+
+PERF_BUDGET: Final = 64 * 1024 * MIB
+"""Bytes that all runs of all peers may move in PERF_BUDGET_S, both ways together: 128 runs of
+`sbp2p bench`. Peer ids cost nothing, so runs alone would bound nothing."""
+
+PERF_BUDGET_S: Final = 3600.0
+"""Seconds in which the budget for perf runs fills up again: 19 MB/s in the long run."""
 
 # -- peers --------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
 
+from sbp2p_protocol.limits import MIB, PERF_DOWNLOAD_MAX
+
 from .console import Settings
 from .invocation import Invocation
 from .options import Home, Json, Quiet, Verbose  # noqa: TC001  (typer evaluates annotations)
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from .console import Console
 
-MIB: Final = 2**20
 PING_INTERVAL_S: Final = 0.02
 PERCENTILES: Final = (50, 90, 99)
 
@@ -32,7 +33,14 @@ def command(
         str, Argument(metavar="ADDRESS", help="A peer's multiaddr, best ending in /p2p/ID.")
     ],
     size: Annotated[
-        int, Option("--size", metavar="MIB", min=1, help="MiB to send, and to receive.")
+        int,
+        Option(
+            "--size",
+            metavar="MIB",
+            min=1,
+            max=PERF_DOWNLOAD_MAX // MIB,
+            help="MiB to send, and to receive.",
+        ),
     ] = 256,
     pings: Annotated[int, Option("--pings", metavar="N", min=1, help="Round trips.")] = 100,
     home: Home = None,

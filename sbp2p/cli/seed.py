@@ -56,6 +56,9 @@ def command(
             show_default=False,
         ),
     ] = None,
+    no_bench: Annotated[
+        bool, Option("--no-bench", help="Do not let peers measure the bandwidth to this node.")
+    ] = False,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -69,6 +72,7 @@ def command(
         listen=listen or (),
         allow=allow or (),
         deny=deny or (),
+        serve_perf=not no_bench,
     )
     return Invocation(Settings(home, json, quiet, verbose), work)
 
@@ -81,7 +85,9 @@ def _run(
     listen: Sequence[str],
     allow: Sequence[str],
     deny: Sequence[str],
+    serve_perf: bool,
 ) -> int:
+    from sbp2p.config import NodeConfig
     from sbp2p.errors import ConfigError
 
     from .serving import announce, gate, serve, start_listening
@@ -102,7 +108,8 @@ def _run(
             console.note("nothing to seed yet: versions published or fetched later are served")
         return await serve(console, node)
 
-    return with_node(console, body, gate=gate(allow, deny))
+    config = NodeConfig(serve_perf=serve_perf)
+    return with_node(console, body, gate=gate(allow, deny), config=config)
 
 
 async def _publish(console: Console, node: Node, path: str, name: str | None) -> None:

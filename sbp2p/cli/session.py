@@ -13,8 +13,9 @@ from .failure import leaves
 from .signals import Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
+    from sbp2p.config import NodeConfig
     from sbp2p.node import Node
     from sbp2p.store import Store
     from sbp2p.swarm import Gate
@@ -31,15 +32,15 @@ def with_node(
     console: Console,
     body: Callable[[Node], Awaitable[int]],
     *,
-    listen: Sequence[str] = (),
     gate: Gate | None = None,
+    config: NodeConfig | None = None,
 ) -> int:
     """Run `body` with the home's node and return the exit code."""
     from sbp2p.node import Node
 
     def attempt(passphrase: bytes | None) -> int:
         async def main() -> int:
-            node = Node(home=console.home, listen=listen, passphrase=passphrase, gate=gate)
+            node = Node(home=console.home, passphrase=passphrase, gate=gate, config=config)
             async with node:
                 return await body(node)
 

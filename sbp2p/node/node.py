@@ -95,7 +95,8 @@ class Node:
             opened = open_swarm(identity, self._config, gate=self._gate)
             self.swarm: Swarm = await stack.enter_async_context(opened)
             serve_ping(self.swarm)
-            serve_perf(self.swarm)
+            if self._config.serve_perf:
+                serve_perf(self.swarm)
             self.exchange = Exchange(self.swarm, self.store, self._config)
             for address in self._listen:
                 await self.swarm.listen(address)

@@ -323,12 +323,15 @@ def test_seed_publishes_its_paths_and_keeps_out_whom_it_should(
     model = shutil.copytree(world.model, tmp_path / "model")
     peer = reader.json("id").last["peer"]
     cli = Cli(tmp_path / "home")
-    words = ("--name", "mine", "--listen", LOOPBACK, "--deny", peer)
+    words = ("--name", "mine", "--listen", LOOPBACK, "--deny", peer, "--no-bench")
     with cli.start("seed", model, *words) as seeder:
+        address = seeder.wait_for("listening")["addresses"][0]
         assert seeder.wait_for("published")["name"] == "mine"
         link = seeder.wait_for("seeding")["link"]
         reader.run("get", link, "--to", tmp_path / "no", code=4)
-        Cli(tmp_path / "other").run("get", link, "--to", tmp_path / "yes")
+        other = Cli(tmp_path / "other")
+        other.run("get", link, "--to", tmp_path / "yes")
+        assert "does not speak /perf/1.0.0" in other.run("bench", address, code=4).err
         assert seeder.wait_for("stats", bytes_sent=200_000)["connections"] >= 0
     assert same_files(world.model, tmp_path / "yes")
 

@@ -31,6 +31,7 @@ def cli(tmp_path: Path) -> Cli:
         (["get"], "missing argument 'LINK'", "see `sbp2p get --help`"),
         (["publihs"], "no such command 'publihs'. Did you mean 'publish'?", "see `sbp2p --help`"),
         (["bench", "/ip4/127.0.0.1/tcp/1", "--size", "x"], "--size", "see `sbp2p bench --help`"),
+        (["bench", "x", "--size", "16385"], "1<=x<=16384", "see `sbp2p bench --help`"),
     ],
 )
 def test_a_wrong_command_line(cli: Cli, words: list[str], message: str, hint: str) -> None:

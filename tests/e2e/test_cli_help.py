@@ -19,7 +19,7 @@ COMMON = {"--home", "--json", "--quiet", "-q", "--verbose", "-v", "--help", "-h"
 OPTIONS: dict[str, set[str]] = {
     "id": {"--passphrase"},
     "publish": {"--name", "--version", "--meta", "--parent"},
-    "seed": {"--name", "--listen", "--allow", "--deny"},
+    "seed": {"--name", "--listen", "--allow", "--deny", "--no-bench"},
     "get": {
         *("--to", "--files", "--tensors", "--peer", "--overwrite", "--trust-new"),
         *("--seed", "--listen"),

@@ -33,8 +33,17 @@ def test_the_table_of_bounds() -> None:
         (value,) = (value for name, value in rows.items() if re.match(rf"{start}\b", name))
         assert [int(number) for number in re.findall(r"\d+", value)] == numbers, start
     assert limits.PEER_RECORD_ADDRESSES_MAX == limits.IDENTIFY_ADDRESSES_MAX
-    assert limits.PERF_DOWNLOAD_MAX == 2**40
     assert AESGCM_MESSAGES_MAX == 2**32
+
+
+def test_the_bounds_of_perf() -> None:
+    section = SPEC.partition("## 10. perf")[2].partition("## 11")[0]
+    assert limits.PERF_DOWNLOAD_MAX == limits.PERF_UPLOAD_MAX == 2**34
+    assert limits.PERF_RUN_S == 600
+    assert limits.PERF_RUNS_MAX == 4
+    assert (limits.PERF_BUDGET, limits.PERF_BUDGET_S) == (64 * 2**30, 3600)
+    for words in ("above 2^34", "ten minutes", "four in all", "64 GiB in an hour"):
+        assert " ".join(section.split()).count(words) == 1
 
 
 def test_the_table_of_suites() -> None:

@@ -11,6 +11,7 @@ import trio
 
 import sbp2p
 from sbp2p.config import ExchangeConfig
+from sbp2p.negotiate import ProtocolUnsupportedError
 from sbp2p.node.threads import StoppedError, run_stoppable
 from sbp2p_keys.identity import PrivateKey
 from sbp2p_protocol.link import NameLink
@@ -249,6 +250,18 @@ async def test_ping_and_bandwidth_by_address(tmp_path: Path) -> None:
             alice.peer_id, upload_bytes=100_000, download_bytes=200_000
         )
         assert (result.upload_bytes, result.download_bytes) == (100_000, 200_000)
+
+
+async def test_a_node_that_is_told_so_is_not_measured(tmp_path: Path) -> None:
+    quiet = sbp2p.NodeConfig(serve_perf=False)
+    async with (
+        sbp2p.Node(home=tmp_path / "alice", listen=LOOPBACK, config=quiet) as alice,
+        sbp2p.Node(home=tmp_path / "bob") as bob,
+    ):
+        peer = await bob.connect(alice.addresses[0].text)
+        await bob.ping(peer)
+        with pytest.raises(ProtocolUnsupportedError, match="perf"):
+            await bob.measure_bandwidth(peer, upload_bytes=1, download_bytes=1)
 
 
 async def test_stoppable_work_is_waited_for_when_its_task_is_cancelled() -> None:

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from sbp2p.errors import PeerMisbehavedError, PeerUnreachableError
+from sbp2p.errors import ConfigError, PeerMisbehavedError, PeerUnreachableError
 from sbp2p.handlers import HandlerTable
 from sbp2p.perf import measure_bandwidth, serve_perf
 from sbp2p.transport import LinkProfile
-from sbp2p_protocol.limits import MIB, PERF_DOWNLOAD_MAX
+from sbp2p_protocol import perf
+from sbp2p_protocol.limits import MIB, PERF_BUDGET_S, PERF_DOWNLOAD_MAX, PERF_RUN_S
 from sbp2p_protocol.perf import PERF_PROTOCOL
 from tests.runtime.pair import joined
 
@@ -62,6 +63,45 @@ async def test_a_greedy_client_is_refused() -> None:
         await stream.send_all((PERF_DOWNLOAD_MAX + 1).to_bytes(8, "big"))
         with pytest.raises(trio.BrokenResourceError):
             await stream.receive_some()
+
+
+async def test_a_peer_that_measures_again_and_again_is_stopped(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perf, "PERF_BUDGET", 10 * MIB)
+    async with joined(handlers=serving()) as (near, far):
+        for _ in range(3):
+            await measure_bandwidth(near, MIB, 2 * MIB)
+        for _ in range(3):
+            with pytest.raises(PeerUnreachableError) as caught:
+                await measure_bandwidth(near, MIB, 2 * MIB)
+            assert "enough" in caught.value.hint
+        assert far.statistics().bytes_sent < 8 * MIB
+        await trio.sleep(PERF_BUDGET_S)
+        await measure_bandwidth(near, MIB, 2 * MIB)
+
+
+@pytest.mark.parametrize("asks", [bytes(8), bytes([0, 0, 0, 1, 0, 0, 0, 0])])
+async def test_a_peer_that_stops_in_a_run_does_not_hold_its_place(
+    autojump_clock: MockClock, asks: bytes
+) -> None:
+    async with joined(handlers=serving()) as (near, _far):
+        stream = await near.open_stream([PERF_PROTOCOL])
+        await stream.send_all(asks)
+        if any(asks):
+            await stream.send_eof()  # and then it does not read
+        await trio.sleep(PERF_RUN_S - 1)
+        with pytest.raises(PeerUnreachableError):
+            await measure_bandwidth(near, 1, 1)
+        await trio.sleep(2)
+        await measure_bandwidth(near, 1, 1)
+
+
+@pytest.mark.parametrize(("up", "down"), [(-1, 0), (0, -1), (PERF_DOWNLOAD_MAX + 1, 0)])
+async def test_what_no_node_serves_is_not_asked(up: int, down: int) -> None:
+    async with joined(handlers=serving()) as (near, _far):
+        with pytest.raises(ConfigError, match="cannot measure"):
+            await measure_bandwidth(near, up, down)
 
 
 async def test_a_server_that_sends_another_amount_is_caught() -> None:
