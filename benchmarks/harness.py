@@ -14,6 +14,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -133,11 +134,14 @@ def print_table(samples: Mapping[str, Sequence[Sample]], *, gigabytes: float | N
 
 def machine() -> dict[str, Any]:
     """Return what the figures depend on: processor, cores, memory, kernel, Python."""
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
+    model = platform.processor() or "unknown"
+    with suppress(OSError):  # only Linux tells the model
+        for line in (
+            Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        ):
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "cpu": model,

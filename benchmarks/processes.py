@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
+_MAXRSS_PER_MIB = 2**20 if sys.platform == "darwin" else 2**10
+"""getrusage(2) counts bytes on macOS and KiB elsewhere."""
 
 
 class PeerMissingError(SystemExit):
@@ -72,7 +75,7 @@ def reap(process: subprocess.Popen[str], usage: Usage) -> int:
     """Wait for the process, fill in what it cost, and return its exit code."""
     _, status, spent = os.wait4(process.pid, 0)
     usage.cpu_s = spent.ru_utime + spent.ru_stime
-    usage.rss_mb = spent.ru_maxrss / 1024
+    usage.rss_mb = spent.ru_maxrss / _MAXRSS_PER_MIB
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode
 

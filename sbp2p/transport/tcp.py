@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -38,6 +39,8 @@ _FAMILIES = {
 _UNSENT_MAX = 512 * KIB
 """Bytes that wait in the kernel because the network is slower. Without this bound the send buffer
 fills, and at 1 MB/s a small message waits four seconds behind 4 MiB of blocks."""
+_BUFFER_MIN = 64 * KIB
+"""A socket buffer below this is smaller than what every system gives unasked."""
 _BUFFERS_PER_CALL = 64
 """Buffers given to one sendmsg; the kernel takes 1024, and 64 already hold a whole queue."""
 _ACCEPT_PAUSE_S = 0.1
@@ -126,8 +129,8 @@ class TcpTransport:
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_MAX)
         if size := self._config.socket_buffer_bytes:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+            _ask_for_buffer(sock, socket.SO_SNDBUF, size)
+            _ask_for_buffer(sock, socket.SO_RCVBUF, size)
 
 
 class TcpStream:
@@ -177,7 +180,9 @@ class TcpStream:
         """Close with a reset: the kernel drops what it still holds."""
         if not self._closed:
             linger_for_nothing = struct.pack("ii", 1, 0)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_for_nothing)
+            # macOS refuses this (EINVAL) on a socket that the other side has reset already
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_for_nothing)
             self._close()
 
     async def aclose(self) -> None:
@@ -226,6 +231,21 @@ class TcpListener:
     def close(self) -> None:
         """Stop listening."""
         self._socket.close()
+
+
+def _ask_for_buffer(sock: trio.socket.SocketType, option: int, size: int) -> None:
+    """Make a socket buffer `size` bytes long, or as near to it as the system allows.
+
+    Linux cuts what is too much by itself; macOS and the BSDs refuse it (ENOBUFS) and leave the
+    buffer as it was.
+    """
+    while size >= _BUFFER_MIN:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, option, size)
+        except OSError:
+            size //= 2
+        else:
+            return
 
 
 def _tcp_address(sockaddr: Any) -> Address:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 KEY = bytes(range(32))
 
 
-def ends(suite: NoiseSuite = NoiseSuite.AESGCM, **kwargs: int) -> tuple[NoiseSender, NoiseReceiver]:
+def ends(
+    suite: NoiseSuite = NoiseSuite.AESGCM, *, buffer_bytes: int = MIB
+) -> tuple[NoiseSender, NoiseReceiver]:
     sender = NoiseSender(CipherState(suite, KEY))
-    return sender, NoiseReceiver(CipherState(suite, KEY), **kwargs)
+    return sender, NoiseReceiver(CipherState(suite, KEY), buffer_bytes=buffer_bytes)
 
 
 def seal(sender: NoiseSender, *parts: bytes) -> bytearray:

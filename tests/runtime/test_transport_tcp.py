@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import errno
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
@@ -10,6 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 from sbp2p.config import TransportConfig
 from sbp2p.errors import ConfigError
 from sbp2p.transport import DialError, TcpTransport, dial, send_all_buffers
+from sbp2p.transport.tcp import _ask_for_buffer
+from sbp2p_protocol.limits import MIB
 from sbp2p_protocol.multiaddr import parse_address
 
 if TYPE_CHECKING:
@@ -119,6 +122,33 @@ async def test_sockets_are_set_up_for_frames_and_bulk() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 256 * 1024
         stream.abort()
+
+
+@pytest.mark.parametrize(
+    ("most", "got"), [(8 * MIB, 4 * MIB), (2 * MIB, 2 * MIB), (3 * MIB, 2 * MIB), (0, 0)]
+)
+def test_a_system_that_refuses_a_large_buffer_gives_a_smaller_one(most: int, got: int) -> None:
+    taken = [0]
+
+    class Strict:
+        """Refuses as macOS and the BSDs do, instead of cutting as Linux does."""
+
+        def setsockopt(self, level: int, option: int, size: int) -> None:
+            assert (level, option) == (socket.SOL_SOCKET, socket.SO_SNDBUF)
+            if size > most:
+                raise OSError(errno.ENOBUFS, "no buffer space")
+            taken.append(size)
+
+    _ask_for_buffer(cast("trio.socket.SocketType", Strict()), socket.SO_SNDBUF, 4 * MIB)
+    assert taken[-1] == got
+
+
+async def test_aborting_what_is_closed_already_raises_nothing() -> None:
+    near, far = await open_pair(LOOPBACKS[0])
+    near._socket.close()  # type: ignore[attr-defined]  # any refusal by the system will do
+    near.abort()
+    near.abort()
+    far.abort()
 
 
 async def test_nobody_listening_is_refused() -> None:
