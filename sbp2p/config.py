@@ -47,11 +47,22 @@ class SwarmConfig:
     """The connection table."""
 
     max_connections: int = 256
+    """A hostile connection can make a node hold 128 MiB, and all together have no other bound: with
+    memory for fewer, lower this, or set an allow list (docs/threat-model.md, section 6)."""
     max_connections_per_peer: int = 4
+    max_connections_per_ip: int = 32
+    """Inbound, from one IPv4 address or one /64 of IPv6; loopback is exempt. An office behind one
+    address fits; one attacker does not take all places."""
     identify_timeout_s: float = 5.0
     ban_score: int = 100
     """Penalty points at which a peer is banned; one bad block is worth all of them."""
     ban_duration_s: float = 3600.0
+    refused_wait_s: float = 1.0
+    """How long nobody from an IP address gets a handshake after one led to a peer that is kept out;
+    doubles each time."""
+    refused_wait_max_s: float = 32.0
+    """A connection up to its refusal takes a few milliseconds of processor time: one in 32 s is
+    nothing. And a dialler who shares the address with a banned peer is not kept waiting for long."""
     penalty_half_life_s: float = 600.0
     """After this time half of a peer's points are forgiven."""
     idle_connection_s: float = 120.0

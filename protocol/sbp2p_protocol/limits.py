@@ -101,6 +101,10 @@ SCORED_PEERS_MAX: Final = 4096
 """Peers whose penalty points are remembered, about 200 bytes each. Ids are free to make, so the
 least important entries give way."""
 
+REFUSED_ORIGINS_MAX: Final = 4096
+"""Addresses that wait because a peer from there was refused, about 200 bytes each; who was refused
+longest ago gives way. A whole IPv4 /20 fits."""
+
 # -- yamux --------------------------------------------------------------------------------------
 
 YAMUX_BASE_WINDOW: Final = 256 * KIB

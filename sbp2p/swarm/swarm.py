@@ -26,8 +26,9 @@ from sbp2p.transport import DialError, TcpTransport
 from sbp2p.upgrade import make_connection
 from sbp2p_protocol.buffers import BufferPool
 from sbp2p_protocol.errors import CloseCode, RemoteProtocolError
-from sbp2p_protocol.limits import SCORED_PEERS_MAX
+from sbp2p_protocol.limits import REFUSED_ORIGINS_MAX, SCORED_PEERS_MAX
 
+from .arrivals import Arrivals, origin_of
 from .dialler import Dialler, expected_peer
 from .events import PeerConnected, PeerDisconnected, PeerIdentified, Subscribers
 from .gate import Gate
@@ -117,6 +118,12 @@ class Swarm:
             ban_duration_s=config.swarm.ban_duration_s,
             half_life_s=config.swarm.penalty_half_life_s,
             peers_max=SCORED_PEERS_MAX,
+        )
+        self._arrivals = Arrivals(
+            connections_max=config.swarm.max_connections_per_ip,
+            wait_s=config.swarm.refused_wait_s,
+            wait_max_s=config.swarm.refused_wait_max_s,
+            origins_max=REFUSED_ORIGINS_MAX,
         )
         self._dialler = Dialler(nursery, transports, config.transport, self._dial_upgrade)
         self._identifier = Identifier(identity, self._handlers, self._on_identified)
@@ -288,17 +295,23 @@ class Swarm:
             except trio.ClosedResourceError:
                 return
             self._accepted += 1
-            full = len(self._table) + len(self._half_open) >= self._config.swarm.max_connections
-            if full or len(self._half_open) >= self._config.transport.max_half_open:
+            origin = origin_of(raw.remote_address)
+            refusal = self._arrivals.refusal(origin, trio.current_time())
+            if len(self._table) + len(self._half_open) >= self._config.swarm.max_connections:
+                refusal = "too many connections"
+            elif len(self._half_open) >= self._config.transport.max_half_open:
+                refusal = "too many connections that have not proved anything yet"
+            if refusal is not None:
                 self._refused += 1
-                observe.report_refused(raw.remote_address, "too many connections")
+                observe.report_refused(raw.remote_address, refusal)
                 raw.abort()
             else:
                 connection = self._make_connection(raw, initiator=False, expected_peer=None)
                 self._half_open.add(connection)
-                self._nursery.start_soon(self._run_inbound, connection)
+                self._arrivals.entered(origin)
+                self._nursery.start_soon(self._run_inbound, connection, origin)
 
-    async def _run_inbound(self, connection: Connection) -> None:
+    async def _run_inbound(self, connection: Connection, origin: str | None) -> None:
         try:
             await self._run(connection)
         except UpgradeError as error:
@@ -306,6 +319,7 @@ class Swarm:
             observe.report_refused(connection.remote_address, str(error))
         finally:
             self._half_open.discard(connection)
+            self._arrivals.left(origin)
 
     async def _dial_upgrade(
         self, transport: Transport, address: Address, peer_id: PeerId | None
@@ -355,6 +369,9 @@ class Swarm:
         peer_id = connection.peer_id
         self._half_open.discard(connection)
         if refusal := self._refusal(peer_id):
+            if not connection.initiator:
+                origin = origin_of(connection.remote_address)
+                self._arrivals.turned_away(origin, trio.current_time())
             return f"peer {peer_id} is not let in: {refusal}"
         mine = self._table.of(peer_id)
         if len(mine) >= self._config.swarm.max_connections_per_peer:
