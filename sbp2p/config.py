@@ -62,7 +62,7 @@ class SwarmConfig:
     doubles each time."""
     refused_wait_max_s: float = 32.0
     """A connection up to its refusal takes a few milliseconds of processor time: one in 32 s is
-    nothing. And a dialler who shares the address with a banned peer is not kept waiting for long."""
+    nothing, and a dialler who shares the address with a banned peer is not kept out for long."""
     penalty_half_life_s: float = 600.0
     """After this time half of a peer's points are forgiven."""
     idle_connection_s: float = 120.0
