@@ -2,8 +2,9 @@
 
 Theory of operation: a version is written by one machine and read by many, so a name is allowed only
 if Linux, macOS and Windows all store it as it is and none of them gives it a meaning: no way out
-of the directory, no device, no stream, no letters that hide how the name reads. The same rules
-hold when publishing and on receipt. Two names in one directory that a case-insensitive or
+of the directory, no device, no stream, no letters that hide how the name reads, and nothing that
+sbp2p keeps for its own files beside those of a version (RESERVED_PREFIX). The same rules hold when
+publishing and on receipt. Two names in one directory that a case-insensitive or
 normalising file system would merge are refused together.
 
 Error cases: the checks return the reason as text, or None. Whoever asks raises: the publisher a
@@ -20,6 +21,10 @@ from sbp2p_protocol.limits import NAME_BYTES_MAX, PATH_BYTES_MAX, PATH_DEPTH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+RESERVED_PREFIX: Final = ".sbp2p"
+"""Names that begin like this, in any case, are sbp2p's own: `.sbp2p/` holds what is being fetched.
+A version with such a file could take the place of part files, or be taken for them."""
 
 _WINDOWS_ONLY: Final = '<>:"|?*\\'
 _UNSAFE: Final = re.compile(
@@ -55,7 +60,15 @@ def check_name(name: str) -> str | None:
         return f"{name!r} is a device name on Windows"
     if (size := len(name.encode("utf-8"))) > NAME_BYTES_MAX:
         return f"a name of {size} bytes (at most {NAME_BYTES_MAX})"
+    if is_reserved(name):
+        return f"a name begins with {RESERVED_PREFIX!r}, which is for sbp2p's own files"
     return None
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a file system could take `name` for one of sbp2p's own files."""
+    # no other letter becomes a dot; the key is not made for every name of a large version
+    return name.startswith(".") and collision_key(name).startswith(RESERVED_PREFIX)
 
 
 def check_path(path: str) -> str | None:

@@ -6,8 +6,8 @@ Rules:
   named it. Inside, symbolic links, devices, sockets and pipes are refused by name: what they point
   to is not part of the tree, and a reader elsewhere could not have it;
 * hidden files are included (Hugging Face keeps `.gitattributes`), except what tools leave behind:
-  see SKIPPED. What is skipped is noted, and so are directories without files, which a version
-  cannot hold;
+  see SKIPPED, and files of our own, such as parts of a download, whose names no version may hold.
+  What is skipped is noted, and so are directories without files, which a version cannot hold;
 * every path obeys sbp2p_protocol.paths, so that every receiver can store it.
 
 Anything else that is in the way (unreadable, not UTF-8, too many) is a CheckpointError that names
@@ -25,12 +25,10 @@ from typing import Final
 
 from sbp2p.errors import CheckpointError
 from sbp2p_protocol.limits import PATH_DEPTH_MAX, VERSION_FILES_MAX
-from sbp2p_protocol.paths import check_path, check_siblings, path_order
+from sbp2p_protocol.paths import check_path, check_siblings, is_reserved, path_order
 
 SKIPPED: Final = frozenset({".git", ".cache", "__pycache__", ".DS_Store"})
 """Version control, download caches (huggingface_hub's `.cache`), byte code, the Finder's notes."""
-SKIPPED_PREFIX: Final = ".sbp2p"
-"""Our own part files and journals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +120,12 @@ class _Walk:
             self.notes.append(f"{prefix} has no files and is not part of the version")
 
     def _skips(self, name: str, prefix: str) -> bool:
-        if name not in SKIPPED and not name.startswith(SKIPPED_PREFIX):
+        if name in SKIPPED:
+            self.notes.append(f"{prefix}{name} is left out")
+        elif is_reserved(name):
+            self.notes.append(f"{prefix}{name} is left out: such names are sbp2p's own")
+        else:
             return False
-        self.notes.append(f"{prefix}{name} is left out")
         return True
 
     def _entry(self, entry: os.DirEntry[str], prefix: str, depth: int) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -28,6 +31,9 @@ from tests.vectors import load_vectors
 
 VECTORS = load_vectors("unixfs")
 PROFILE = VECTORS["unixfs-v1-2025"]
+
+_FILE = Path(__file__).resolve().parents[2] / "protocol" / "vectors" / "names.json"
+NAMES: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
 
 Leaf = tuple[bytes, int]
 
@@ -196,6 +202,15 @@ def link(name: str | None, tsize: int | None = 5, codec: int = RAW, code: int = 
 def test_other_directories_are_refused_on_receipt(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         parse_directory(data)
+
+
+@pytest.mark.parametrize("name", NAMES["refused"], ids=ascii)
+def test_a_name_that_may_not_be_is_refused_at_both_ends(name: str) -> None:
+    with pytest.raises(LocalProtocolError, match="file name"):
+        build_directory([entry(name)])
+    if name != "\ud800":  # which no protobuf text can hold
+        with pytest.raises(RemoteProtocolError, match="file name"):
+            parse_directory(directory(link(name)))
 
 
 def test_an_empty_file_is_an_entry() -> None:

@@ -19,10 +19,12 @@ from sbp2p.checkpoint.hashing import (
 from sbp2p.checkpoint.scan import SourceFile, open_source, scan
 from sbp2p.checkpoint.verify import FileState, verify_tree
 from sbp2p.errors import CheckpointError
+from sbp2p.store.targets import WORK_FOLDER
 from sbp2p_protocol.bitmap import Bitmap
 from sbp2p_protocol.blocktable import BlockTable, BlockTableBuilder
 from sbp2p_protocol.cuts import cut_lengths
 from sbp2p_protocol.limits import BLOCK_MAX, MIB
+from sbp2p_protocol.paths import is_reserved
 from sbp2p_protocol.unixfs import build_file
 
 
@@ -58,16 +60,25 @@ def test_files_come_in_path_order_and_leftovers_are_noted(tmp_path: Path) -> Non
     fill(tmp_path, dict.fromkeys(names, b"1"))
     fill(
         tmp_path,
-        {".git/HEAD": b"", "a/__pycache__/m.pyc": b"", ".sbp2p-part": b"", ".cache/x": b""},
+        {".git/HEAD": b"", "a/__pycache__/m.pyc": b"", ".sbp2p-part": b"", ".cache/x": b""}
+        | {"a/.SBP2P/cid/00000000.part": b""},
     )
     (tmp_path / "void" / "deeper").mkdir(parents=True)
     tree = scan(tmp_path)
     assert [file.path for file in tree.files] == [
         ".gitattributes", "Z", "a/b/c", "a/x", "a.txt", "\u00e9\u4e2d\U0001f600.bin",
     ]  # fmt: skip
-    assert len(tree.notes) == 6
+    assert len(tree.notes) == 7
+    assert any("a/.SBP2P is left out: " in note for note in tree.notes)
     assert any("void/deeper" in note for note in tree.notes)
     assert tree.total_bytes == 6
+
+
+def test_the_work_folder_of_a_download_is_in_no_version(tmp_path: Path) -> None:
+    assert is_reserved(WORK_FOLDER)
+    fill(tmp_path, {WORK_FOLDER: b"x"})
+    with pytest.raises(CheckpointError, match="own files"):
+        scan(tmp_path / WORK_FOLDER)
 
 
 def test_one_file_is_a_checkpoint_too_also_through_a_link(tmp_path: Path) -> None:
