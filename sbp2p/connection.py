@@ -398,6 +398,10 @@ class Connection:
     def _has_room(self) -> bool:
         return self._machine.output_size < self._config.send_high_water_bytes
 
+    @property
+    def _has_output(self) -> bool:
+        return self._machine.output_size > 0
+
     def _send(self, stream_id: int, data: memoryview) -> int:
         try:
             accepted = self._machine.send(stream_id, data)

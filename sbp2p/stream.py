@@ -42,6 +42,10 @@ SEND_SLICE = 4 * PLAINTEXT_MAX
 """Most bytes one stream puts into the output queue before the next stream's turn: whole Noise
 messages, because short ones cost as much (docs/decisions/0003-hot-path.md)."""
 
+SEND_SLICE_IDLE = 17 * PLAINTEXT_MAX
+"""The same when nothing is queued, as on a link that takes all it is given: a block of 1 MiB with
+its header in one frame. A slow link always has something queued, and so keeps its short turns."""
+
 _JOIN_BELOW = 1 * KIB
 _JOINED_MAX = 64 * KIB
 """Short chunks are joined up to this size: a peer that spends its credit a byte at a time would
@@ -182,7 +186,7 @@ class Stream:
                 await turns.wait()
                 try:
                     self._check_can_send()
-                    piece = view[:SEND_SLICE]
+                    piece = view[: SEND_SLICE if self.connection._has_output else SEND_SLICE_IDLE]
                     accepted = self.connection._send(self.stream_id, piece)
                 finally:
                     turns.pass_on()

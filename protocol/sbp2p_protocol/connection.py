@@ -59,9 +59,9 @@ class ConnectionMachineConfig:
     early_muxers: tuple[str, ...] = (YAMUX,)
     """Offered inside the handshake; empty costs a round trip."""
     yamux: YamuxConfig = field(default_factory=YamuxConfig)
-    wide_data_frame: int = 16 * PLAINTEXT_MAX
-    """Payload bytes of a frame to a peer that speaks our AES-GCM suite and so is one of ours. 16
-    whole Noise messages, and below the 1 MiB that rust-libp2p would still take."""
+    wide_data_frame: int = 17 * PLAINTEXT_MAX
+    """Payload bytes of a frame to a peer that speaks our AES-GCM suite and so is one of ours: a
+    block of 1 MiB and its header. rust-libp2p takes 1 MiB at most, but never speaks this suite."""
     receive_buffer_bytes: int = 1 * MIB
     """Most bytes taken from one read."""
     upgrade_timeout_s: float = 10.0
