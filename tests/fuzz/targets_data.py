@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Final
 
@@ -141,7 +142,11 @@ def _path(data: bytes) -> None:
     for name in names:
         key = collision_key(name)
         expect_equal(collision_key(key), key, f"key of {name!r}")
-        expect(check_siblings([name, name.upper()]) is not None, f"{name!r} in capitals")
+        # in normal form: capitals of a letter with an iota below it depend on the order of marks;
+        # a dotless i has the capital of another letter, and file systems keep the two apart
+        capitals = unicodedata.normalize("NFD", name.replace("\u0131", "i")).upper()
+        folded = [name.replace("\u0131", "i"), capitals]
+        expect(check_siblings(folded) is not None, f"{name!r} in capitals")
 
 
 def _path_seeds() -> list[bytes]:
