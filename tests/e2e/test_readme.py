@@ -1,0 +1,138 @@
+"""Every command and snippet of the README, run as printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+DEMO_TIMEOUT_S = 300
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = "\n".join(blocks("sh")).splitlines()
+    return [line.partition("#")[0].strip() for line in lines if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "my-model").mkdir()
+    tensors = {"w": np.arange(300_000, dtype=np.float32), "b": np.zeros(3, dtype=np.float32)}
+    save_file(tensors, folder / "my-model" / "model.safetensors")
+    return folder
+
+
+def environment(world: Path, home: str) -> dict[str, str]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "SBP2P_HOME": str(world / home)}
+
+
+def run(world: Path, command: str, home: str) -> str:
+    done = subprocess.run(  # noqa: S602  (the README's own words)
+        command,
+        shell=True,
+        cwd=world,
+        env=environment(world, home),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def link(world: Path) -> Iterator[str]:
+    """What `sbp2p seed` prints, after `sbp2p publish` as the README has it."""
+    publish = next(each for each in commands() if each.startswith("sbp2p publish"))
+    assert run(world, publish, "home").startswith("sbp2p:")
+    seeder = subprocess.Popen(
+        [BIN / "sbp2p", "seed", "--json"],
+        env=environment(world, "home"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert seeder.stdout is not None
+    for line in seeder.stdout:
+        event = json.loads(line)
+        if event["event"] == "seeding":
+            yield event["link"]
+            break
+    seeder.send_signal(signal.SIGINT)
+    assert seeder.wait(10) == 0
+    seeder.stdout.close()
+
+
+def test_the_readme_has_the_commands_that_are_tested_here() -> None:
+    verbs = [" ".join(each.split()[:2]) for each in commands()]
+    assert verbs == [
+        "make demo",
+        "make test",
+        "make dev",
+        "sbp2p publish",
+        "sbp2p seed",
+        "sbp2p get",
+        "sbp2p inspect",
+        "sbp2p verify",
+    ]
+
+
+def test_get_and_inspect_take_the_link_that_seed_prints(world: Path, link: str) -> None:
+    for command in commands():
+        if "LINK" in command:
+            run(world, command.replace("LINK", f"'{link}'"), "reader")
+    copy = world / "copy" / "model.safetensors"
+    assert copy.read_bytes() == (world / "my-model" / "model.safetensors").read_bytes()
+
+
+def test_verify(world: Path, link: str) -> None:
+    verify = next(each for each in commands() if each.startswith("sbp2p verify"))
+    assert link
+    run(world, verify, "home")
+
+
+def test_the_python_snippet(world: Path) -> None:
+    (snippet,) = blocks("python")
+    body = textwrap.indent(snippet, "    ")
+    program = f"import sbp2p, trio\nasync def main():\n{body}    print(sorted(tensors))\n"
+    script = world / "snippet.py"
+    script.write_text(f"{program}trio.run(main)\n", encoding="utf-8")
+    assert run(world, f"{sys.executable} {script}", "python-home").endswith("['b', 'w']\n")
+
+
+def test_make_demo() -> None:
+    # `make test` is what runs this, and `make dev` has run before it
+    done = subprocess.run(
+        ["make", "--no-print-directory", "demo"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEMO_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("All of it held.")
