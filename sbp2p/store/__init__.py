@@ -8,11 +8,12 @@ docs/store.md tells a block's life on disk; decision 0004 tells why.
     versions.py   versions and their tables    loose.py     blocks that lie in no file
     opening.py    a download starts            targets.py   what each file starts as
     download.py   blocks come in               parts.py     writing, syncing, recording
-    adopt.py      what is here already         finish.py    final names
-    verify.py     rehashing                    removal.py   forgetting
+    adopt.py      what is here already         copying.py   blocks of other local files
+    finish.py     final names                  verify.py    rehashing
+    removal.py    forgetting                   hashing.py   files against tables
     files.py      descriptors and bytes        locks.py     one process at a time
-    hashing.py    files against tables         libc.py      what Python lacks
-    records.py    values                       errors.py    words
+    libc.py       what Python lacks            records.py   values
+    errors.py     words
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Two phases, each a row of steps so that it can be shown and stopped:
     hash   files under final names that nobody has looked into, and part files that nobody vouches
            for (their index rows were lost, or someone wrote to them)
-    copy   wanted blocks that lie in any indexed file, in table order, each verified as it is
-           written; so a new version costs only what changed
+    copy   wanted blocks that lie in any indexed file (see copying.py), each verified; so a new
+           version costs only what changed
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sbp2p.store.errors import BlockMismatchError, BlockUnavailableError, os_errors
-from sbp2p.store.extents import QUERY_BATCH
+from sbp2p.store.copying import FOUND_BATCH_BYTES, LocalCopier
+from sbp2p.store.errors import os_errors
 from sbp2p.store.files import read_into
 from sbp2p.store.hashing import STEP_BYTES, FileCheck, check_file
 from sbp2p.store.records import AdoptStep
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sbp2p.store.download import Download
-    from sbp2p.store.records import Location
     from sbp2p.store.targets import Target
 
 
@@ -110,39 +109,20 @@ class Adoption:
         yield self._step()
 
     def _copy(self) -> Iterator[AdoptStep]:
-        buffer = memoryview(bytearray(BLOCK_MAX))
-        blocks = list(self._download.missing)
-        for start in range(0, len(blocks), QUERY_BATCH):
-            batch = blocks[start : start + QUERY_BATCH]
-            places = self._download.extents.first_of([self._table.digest(i) for i in batch])
-            for block in batch:
-                self._checked += self._table.length(block)
-                where = places.get(self._table.digest(block))
-                if where is not None:
-                    self._copy_block(block, where, buffer)
-                    if self._found_bytes >= STEP_BYTES:
-                        yield self._step()
+        for found in LocalCopier(self._download).steps():
+            self._checked += found.checked
+            for block in found.blocks:
+                self._count(block)
             yield self._step()
 
-    def _copy_block(self, block: int, where: Location, buffer: memoryview) -> None:
-        digest, reader = self._table.digest(block), self._download.reader
-        try:
-            view = reader.read_at(where, digest, buffer)
-            self._write(block, reader.read(digest, buffer) if view is None else view)
-        except BlockMismatchError:
-            self._download.extents.drop(where, digest)
-        except BlockUnavailableError:
-            pass
-
     def _write(self, block: int, view: memoryview) -> None:
-        if not self._download.have.get(block):
-            self._download.write_block(block, [view])
+        if self._download.write_block(block, [view], batch_bytes=FOUND_BATCH_BYTES):
             self._count(block)
 
     def _take(self, block: int) -> None:
         """Count a block whose bytes are right in all its places."""
         if not self._download.have.get(block):
-            self._download.note_written(block)
+            self._download.note_written(block, batch_bytes=FOUND_BATCH_BYTES)
             self._count(block)
 
     def _count(self, block: int) -> None:

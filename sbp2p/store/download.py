@@ -14,12 +14,15 @@ Rules:
 - When fdatasync fails the blocks of the batch are no longer had: the kernel may have dropped the
   pages, and a second fdatasync would not say so.
 - When the index fails the batch is kept and goes with the next commit.
+- A block is written by one thread at a time: who writes it has claimed it. `close` waits for the
+  claims to end, so that nothing is written once the lock is free.
 - One process at a time works on a download: a flock in its work folder.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from blake3 import blake3
@@ -30,7 +33,7 @@ from sbp2p.store.errors import BlockMismatchError
 from sbp2p.store.finish import Finisher, release_work_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -76,6 +79,8 @@ class Download:
         self._batch_bytes = batch_bytes
         self._file_lock = lock
         self._lock = threading.Lock()
+        self._released = threading.Condition(self._lock)
+        self._claimed: set[int] = set()
         self._commit_lock = threading.Lock()
         self._pending: dict[int, None] = {}
         self._pending_bytes = 0
@@ -117,12 +122,18 @@ class Download:
         """
         return Adoption(self).steps()
 
-    def write_block(self, index: int, chunks: Sequence[Buffer]) -> None:
+    def write_block(
+        self, index: int, chunks: Sequence[Buffer], *, batch_bytes: int | None = None
+    ) -> bool:
         """Verify a block and write it to every place it has; commits when a batch is full.
 
         Args:
             index: of the block in the table.
             chunks: its bytes, in order, in any number of pieces; not kept after the call.
+            batch_bytes: verified bytes that may wait for a commit; those of the config if None.
+
+        Returns:
+            whether it was missing: a block that is had is not written again.
 
         Raises:
             BlockMismatchError: the bytes are not the block's; nothing was written.
@@ -138,27 +149,50 @@ class Download:
             raise BlockMismatchError(
                 f"{size} bytes came that are not block {index} ({digest.hex()}, {length} bytes)"
             )
-        if self._closed:
-            raise StoreError("the download is closed")
-        if not self.have.get(index):
+        with self.claiming((index,)):
+            if self.have.get(index):
+                return False
             self.parts.write(index, chunks)
-            self.note_written(index)
+            due = self._add_pending(index, batch_bytes)
+        if due:
+            self.commit()
+        return True
 
-    def note_written(self, index: int) -> None:
+    @contextmanager
+    def claiming(self, indices: Collection[int]) -> Iterator[None]:
+        """Be the only one who writes these blocks; raises StoreError if the download is closed."""
+        with self._released:
+            while not self._claimed.isdisjoint(indices):
+                self._released.wait()
+            if self._closed:
+                raise StoreError("the download is closed")
+            self._claimed.update(indices)
+        try:
+            yield
+        finally:
+            with self._released:
+                self._claimed.difference_update(indices)
+                self._released.notify_all()
+
+    def note_written(self, index: int, *, batch_bytes: int | None = None) -> None:
         """Count a block as had: its bytes are right and in all its places, not yet synced."""
+        if self._add_pending(index, batch_bytes):
+            self.commit()
+
+    def _add_pending(self, index: int, batch_bytes: int | None) -> bool:
+        """Add a block to the batch; returns whether it is full."""
         where = self.parts.location(index)
         with self._lock:
             self.have.set(index)
             if where is None:  # in place everywhere, nothing to commit
-                return
+                return False
             self._pending[index] = None
             self._pending_bytes += where.length
             self.extents.pending[self.table.digest(index)] = where
             # what another thread is committing counts until it is safe, so that a slow disk
             # slows the writers down instead of raising what a crash costs
-            due = self._pending_bytes + self._syncing_bytes >= self._batch_bytes
-        if due:
-            self.commit()
+            waiting = self._pending_bytes + self._syncing_bytes
+        return waiting >= (self._batch_bytes if batch_bytes is None else batch_bytes)
 
     def commit(self) -> list[int]:
         """Make everything written so far survive a crash; returns the blocks of this batch.
@@ -227,10 +261,12 @@ class Download:
         Raises:
             StoreError: the last batch could not be committed; the download is closed all the same.
         """
-        with self._lock:
+        with self._released:
             if self._closed:
                 return
             self._closed = True
+            while self._claimed:
+                self._released.wait()
         try:
             self.commit()
         finally:

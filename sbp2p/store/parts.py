@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from sbp2p.store.errors import os_errors, store_error
+from sbp2p.store.errors import os_errors
 from sbp2p.store.extents import IndexedFile, index_file
 from sbp2p.store.files import OpenFiles, sync_files, write_all
 from sbp2p.store.records import FileStamp, Location
@@ -70,16 +71,16 @@ class PartFiles:
     def write(self, block: int, chunks: Sequence[Buffer]) -> None:
         """Write a block whose hash is right to all its places; raises StoreError."""
         for target, offset in self.places(block):
-            if not target.made:
-                self.make(target)
-            try:
-                file = self._files.take(os.fsencode(target.part))
-                try:
-                    write_all(file.fd, chunks, offset)
-                finally:
-                    self._files.give(file)
-            except OSError as error:
-                raise store_error(error, "write to", target.part) from error
+            with self.writing_to(target) as fd:
+                write_all(fd, chunks, offset)
+
+    @contextmanager
+    def writing_to(self, target: Target) -> Iterator[int]:
+        """Lend the descriptor of a part file, which is made if need be; raises StoreError."""
+        if not target.made:
+            self.make(target)
+        with os_errors("write to", target.part), self._files.using(os.fsencode(target.part)) as fd:
+            yield fd
 
     def make(self, target: Target) -> None:
         """Make the part file of a target that did not need one when the download opened."""
