@@ -24,32 +24,62 @@ from .failure import Failure
 from .signals import Interrupts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from .invocation import Invocation
 
 USAGE: Final = 2
+_HELP_NAMES: Final = ["--help", "-h"]
+_HELP_OPTIONS: Final = {"help_option_names": _HELP_NAMES}
 _FLAGS: Final = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 
-COMMANDS: Final = ("id", "publish", "seed", "get", "inspect", "verify", "ls", "rm", "bench")
-"""Each is the function `command` of the module of that name, in the order that `--help` shows."""
+COMMANDS: Final = (
+    *("id", "publish", "seed", "get", "inspect", "verify", "ls", "rm", "bench"),
+    *("trust",),
+)
+"""Each is the function `command` of the module of that name, in the order that `--help` shows;
+groups come last there."""
+
+GROUPS: Final = {"trust": ("list", "pin", "unpin", "revoke", "policy")}
+"""Commands that are several, in the `COMMANDS` of their module; the first is meant if none is."""
 
 
 def build(names: Sequence[str]) -> typer.Typer:
     """Return a program with these commands, importing no others; one alone is the program."""
-    app = typer.Typer(
+    app = _program("Peer-to-peer sharing of signed, verified model weights.")
+    if len(names) > 1:
+        app.callback()(_version)
+    for name in names:
+        if name in GROUPS:
+            app.add_typer(build_group(name, GROUPS[name]), name=name)
+        else:
+            _add(app, name, import_module(f".{name}", __package__).command)
+    return app
+
+
+def build_group(group: str, names: Sequence[str]) -> typer.Typer:
+    """Return a program with these commands of a group; one alone is the program."""
+    module = import_module(f".{group}", __package__)
+    app = _program(module.HELP)
+    for name in names:
+        _add(app, name, module.COMMANDS[name])
+    return app
+
+
+def _program(about: str) -> typer.Typer:
+    return typer.Typer(
         name="sbp2p",
-        help="Peer-to-peer sharing of signed, verified model weights.",
+        help=about,
         epilog="Every command takes --home DIR, --json, --quiet and --verbose.",
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings=_HELP_OPTIONS,
     )
-    if len(names) > 1:
-        app.callback()(_program)
-    for name in names:
-        options = {"help_option_names": ["--help", "-h"]}
-        module = import_module(f".{name}", __package__)
-        app.command(name, context_settings=options)(module.command)
-    return app
+
+
+def _add(app: typer.Typer, name: str, command: Callable[..., Invocation]) -> None:
+    app.command(name, context_settings=_HELP_OPTIONS)(command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -60,7 +90,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _program(
+def _version(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show it.")
     ] = False,
@@ -85,10 +115,7 @@ def arrange(arguments: Sequence[str]) -> list[str]:
 
 def run(arguments: Sequence[str]) -> int:
     """Parse and run a command line; return the exit code."""
-    words = arrange(arguments) or ["--help"]
-    command = words.pop(0) if words[0] in COMMANDS else None
-    app = build(COMMANDS if command is None else [command])
-    name = "sbp2p" if command is None else f"sbp2p {command}"
+    name, app, words = _choose(arrange(arguments) or ["--help"])
     try:
         parsed = app(words, prog_name=name, standalone_mode=False)
     except typer.TyperException as error:
@@ -98,6 +125,22 @@ def run(arguments: Sequence[str]) -> int:
     from .invocation import execute
 
     return execute(parsed)
+
+
+def _choose(words: list[str]) -> tuple[str, typer.Typer, list[str]]:
+    """Return the program for a command line: its name, itself, and the words that it is to read."""
+    if words[0] not in COMMANDS:
+        return "sbp2p", build(COMMANDS), words
+    command, words = words[0], words[1:]
+    name = f"sbp2p {command}"
+    if command not in GROUPS:
+        return name, build([command]), words
+    words = arrange(words)
+    if not words or (words[0].startswith("-") and words[0] not in _HELP_NAMES):
+        words = [GROUPS[command][0], *words]
+    if words[0] not in GROUPS[command]:
+        return name, build_group(command, GROUPS[command]), words
+    return f"{name} {words[0]}", build_group(command, words[:1]), words[1:]
 
 
 def _refuse(error: typer.TyperException, json: bool) -> int:

@@ -149,11 +149,12 @@ def gate(allow: Sequence[str], deny: Sequence[str]) -> Gate:
     """Return the gate that the options describe; raises ConfigError."""
     from sbp2p.swarm import Gate
 
-    allowed = frozenset(map(_peer, allow)) if allow else None
-    return Gate(allowed, frozenset(map(_peer, deny)))
+    allowed = frozenset(map(parse_peer, allow)) if allow else None
+    return Gate(allowed, frozenset(map(parse_peer, deny)))
 
 
-def _peer(text: str) -> PeerId:
+def parse_peer(text: str) -> PeerId:
+    """Read a peer id; raises ConfigError."""
     from sbp2p.errors import ConfigError
     from sbp2p_keys.errors import KeysError
     from sbp2p_keys.identity import PeerId

@@ -4,6 +4,8 @@ Theory of operation: the key is made at first use and never replaced. One proces
 that identity, because peers that see two nodes with one peer id cannot tell them apart; whoever
 comes second (a `get` beside a running `seed`) works on the same store under a throw-away identity.
 The kernel's lock on `node.lock` decides who is first, so a killed process leaves nothing behind.
+The trust store is read, changed and written under a lock of its own, so no process undoes what
+another one did meanwhile.
 
 Error cases: KeysError leaves become TrustError with the same text; a home that cannot be made or
 written is a StoreError.
@@ -12,23 +14,28 @@ written is a StoreError.
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_data_path
 
 from sbp2p.errors import StoreBusyError, TrustError
 from sbp2p.store.errors import os_errors
-from sbp2p.store.locks import NodeLock
+from sbp2p.store.locks import FileLock, NodeLock
 from sbp2p_keys.errors import FileExistsAlreadyError, FileMissingError, KeysError
 from sbp2p_keys.identity import PrivateKey
 from sbp2p_keys.keyfile import load_private_key, save_private_key
 from sbp2p_keys.trust import TrustStore, load_trust_store, save_trust_store
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 HOME_VARIABLE: Final = "SBP2P_HOME"
 KEY_FILE: Final = "identity.pem"
 TRUST_FILE: Final = "trust.json"
+TRUST_LOCK_FILE: Final = "trust.lock"
 
 
 def default_home() -> Path:
@@ -101,9 +108,30 @@ class Home:
         except KeysError as error:
             raise TrustError(str(error)) from error
 
-    def save_trust(self, store: TrustStore) -> None:
-        """Write the trust store, whole or not at all."""
+    def update_trust(self, change: Callable[[TrustStore], TrustStore]) -> TrustStore:
+        """Replace the trust store by what `change` makes of it; return what it is then.
+
+        No other process changes it meanwhile: this waits for the one that does. What `change`
+        raises leaves the store as it was.
+
+        Raises:
+            TrustError: the file cannot be read or written, or what it would hold is not allowed.
+        """
+        self.create()
+        lock = FileLock(self.path / TRUST_LOCK_FILE, "the trust store")
+        lock.acquire(wait=True)
         try:
-            save_trust_store(self.trust_path, store)
-        except KeysError as error:
+            before = self.trust()
+            after = change(before)
+            if after != before:
+                save_trust_store(self.trust_path, after)
+            return after
+        except ValueError as error:  # KeysError is one
             raise TrustError(str(error)) from error
+        finally:
+            lock.release()
+
+    def command(self, *words: str) -> str:
+        """Return the command line that does something to this home, to be named in a hint."""
+        home = () if self.path == default_home() else ("--home", str(self.path))
+        return "`" + shlex.join(("sbp2p", *words, *home)) + "`"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbp2p.cli.app import COMMANDS
+from sbp2p.cli.app import COMMANDS, GROUPS
 from tests.e2e.cli_process import environment
 
 pytestmark = pytest.mark.e2e
@@ -29,6 +29,12 @@ OPTIONS: dict[str, set[str]] = {
     "ls": set(),
     "rm": {"--files", "--yes", "-y"},
     "bench": {"--size", "--pings"},
+    "trust": set(),
+    "trust list": set(),
+    "trust pin": set(),
+    "trust unpin": set(),
+    "trust revoke": {"--reason"},
+    "trust policy": set(),
 }
 HEAVY = {"trio", "torch", "numpy", "rich", "cryptography", "pydantic", "blake3", "sbp2p.node"}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -51,16 +57,21 @@ def imported(complaint: str) -> set[str]:
 
 
 def test_the_commands_are_these() -> None:
-    assert set(COMMANDS) == set(OPTIONS)
+    subcommands = {f"{group} {name}" for group, names in GROUPS.items() for name in names}
+    assert set(COMMANDS) | subcommands == set(OPTIONS)
     text = run("--help").stdout
     listed = [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line]
     assert listed[: len(COMMANDS)] == list(COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", OPTIONS)
 def test_help_lists_the_options_and_imports_nothing_heavy(command: str) -> None:
-    done = run(command, "--help", flags=("-X", "importtime"))
-    assert options_in(done.stdout.partition("Options:")[2]) == OPTIONS[command] | COMMON
+    done = run(*command.split(), "--help", flags=("-X", "importtime"))
+    common = {"--help", "-h"} if command in GROUPS else COMMON
+    options, _, rest = done.stdout.partition("Options:")[2].partition("Commands:")
+    assert options_in(options) == OPTIONS[command] | common
+    listed = [line.split()[0] for line in rest.splitlines() if line.startswith("  ")]
+    assert set(GROUPS.get(command, ())) <= set(listed)
     assert f"Usage: sbp2p {command}" in done.stdout
     modules = imported(done.stderr)
     assert "typer" in modules
@@ -79,8 +90,9 @@ def test_no_arguments_means_help() -> None:
 def test_the_reference_names_every_command_and_option() -> None:
     text = DOCUMENT.read_text()
     for command, options in OPTIONS.items():
-        section = text.partition(f"## sbp2p {command}\n")[2].partition("\n## ")[0]
+        section = text.partition(f"## sbp2p {command.split()[0]}\n")[2].partition("\n## ")[0]
         assert section, command
+        assert f"\n    sbp2p {command}" in section or command == "trust list", command
         for option in options:
             assert f"`{option}" in section, (command, option)
 
