@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sbp2p.store import RemovedVersion, Store, VersionRecord
+
+_CIDS_NAMED: Final = 4
+"""CIDs that a message about an ambiguous reference holds at most."""
 
 
 def list_versions(store: Store) -> list[Version]:
@@ -49,10 +52,12 @@ def find_version(store: Store, reference: str) -> Version:
         raise NotFoundError(
             f"no version here is called {reference!r}", hint="`sbp2p ls` lists what is here"
         )
-    if len({v.cid for v in found}) > 1:
+    cids = sorted({str(v.cid) for v in found})  # one version may lie in several folders
+    if len(cids) > 1:
+        more = ", ..." if len(cids) > _CIDS_NAMED else ""
         raise ConfigError(
-            f"{reference!r} means {len(found)} versions",
-            hint="give more of the CID: " + ", ".join(sorted({str(v.cid) for v in found})[:4]),
+            f"{reference!r} means {len(cids)} versions",
+            hint=f"give more of the CID: {', '.join(cids[:_CIDS_NAMED])}{more}",
         )
     return max(found, key=lambda v: v.complete)
 

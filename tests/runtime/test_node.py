@@ -224,6 +224,27 @@ async def test_references_that_mean_nothing_or_too_much(tmp_path: Path, model: P
             node.find("three")
 
 
+async def test_a_version_in_several_folders_is_one(tmp_path: Path, model: Path) -> None:
+    async with open_pair(tmp_path) as (alice, bob):
+        version = await alice.publish(model, name="m")
+        for salt in range(6):
+            (model / "config.json").write_text(str(salt))
+            version = await alice.publish(model, name="m")
+            for copy in ("one", "two"):
+                await bob.fetch(version.link(alice.addresses), to=tmp_path / f"{copy}-{salt}")
+            if salt == 1:
+                with pytest.raises(sbp2p.ConfigError, match="'bafy' means 2 versions") as caught:
+                    bob.find("bafy")
+                assert caught.value.hint.count("bafy") == 2
+                assert "..." not in caught.value.hint
+        with pytest.raises(sbp2p.ConfigError, match="means 6 versions") as caught:
+            bob.find("bafy")
+        assert caught.value.hint.count("bafy") == 4
+        assert caught.value.hint.endswith(", ...")
+        assert bob.find("m").version == 7
+        assert bob.find(str(version.cid)).cid == version.cid
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
