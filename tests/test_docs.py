@@ -289,6 +289,18 @@ def test_the_index_of_docs_names_every_document() -> None:
     assert not {str(path.relative_to(ROOT)) for path in expected - named}
 
 
+@pytest.mark.parametrize(
+    ("readme", "package"),
+    [("protocol/README.md", "protocol/sbp2p_protocol"), ("keys/README.md", "keys/sbp2p_keys")],
+)
+def test_a_layer_lists_all_of_its_modules(readme: str, package: str) -> None:
+    rows = re.findall(r"^\| (`[^|]+`) \|", _text(ROOT / readme), flags=re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`(\w+\.py|\w+/)`", row)]
+    modules = {path.name for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
+    folders = {f"{path.parent.name}/" for path in (ROOT / package).glob("*/__init__.py")}
+    assert sorted(listed) == sorted(modules | folders), "each once"
+
+
 def test_bounds_that_the_threat_model_names_are_bounds_or_knobs() -> None:
     text = _text(ROOT / "docs" / "threat-model.md")
     section = text.partition("\n## 6. Bounds\n")[2].partition("\n## 7.")[0]
