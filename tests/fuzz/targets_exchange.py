@@ -197,7 +197,8 @@ def _greeting_client() -> ExchangeClient:
     return client
 
 
-def _open_client() -> ExchangeClient:
+def open_client() -> ExchangeClient:
+    """Return a client that has greeted and is owed blocks, a node and answers."""
     client = _greeting_client()
     client.receive_data(bytearray(HELLO), 0.0)
     drained(client.next_event)
@@ -210,10 +211,10 @@ def _open_client() -> ExchangeClient:
 
 
 def _client(data: bytes) -> None:
-    makers: tuple[Callable[[], ExchangeClient], ...] = (_greeting_client, _open_client)
+    makers: tuple[Callable[[], ExchangeClient], ...] = (_greeting_client, open_client)
     for make in makers:
         same_for_all_cuts(lambda pieces, make=make: _client_outcome(make(), pieces), data)  # type: ignore[misc]
-    client = _open_client()
+    client = open_client()
     now = 0.0
     for at in range(0, len(data), 50):
         if isinstance(
