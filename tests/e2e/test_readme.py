@@ -71,7 +71,7 @@ def link(world: Path) -> Iterator[str]:
     publish = next(each for each in commands() if each.startswith("sbp2p publish"))
     assert run(world, publish, "home").startswith("sbp2p:")
     seeder = subprocess.Popen(
-        [BIN / "sbp2p", "seed", "--json"],
+        [BIN / "sbp2p", "seed", "--json", "--listen", "/ip4/127.0.0.1/tcp/0"],
         env=environment(world, "home"),
         stdout=subprocess.PIPE,
         text=True,
