@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
 
@@ -17,10 +17,18 @@ from .options import (  # noqa: TC001  (typer evaluates annotations)
     Quiet,
     Verbose,
 )
-from .text import columns, format_bytes, format_count, printable
+from .text import (
+    FACTS_SHOWN,
+    LINES_SHOWN,
+    columns,
+    first,
+    format_bytes,
+    format_count,
+    printable,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sbp2p.node import Description, Node
     from sbp2p.store import Store
@@ -28,6 +36,9 @@ if TYPE_CHECKING:
     from sbp2p_protocol.tensor_index import TensorEntry
 
     from .console import Console
+
+_FACT_LENGTH: Final = 200
+"""Characters of a fact that are shown unasked; a value in `meta` may have 4096."""
 
 
 def command(
@@ -78,7 +89,7 @@ def _run(console: Console, *, what: str, list_tensors: bool, peers: Sequence[str
 
 def _show(console: Console, description: Description, list_tensors: bool) -> int:
     console.event("version", **_fields(description, list_tensors))
-    for line in _lines(description):
+    for line in _lines(description, everything=console.settings.verbose):
         console.result(line)
     if list_tensors:
         for line in tensor_lines(description.tensors):
@@ -110,8 +121,8 @@ def _fields(description: Description, list_tensors: bool) -> dict[str, Any]:
     } | ({"tensors": tensor_fields(description.tensors)} if list_tensors else {})
 
 
-def _lines(description: Description) -> list[str]:
-    """Return everything but the tensors, for people."""
+def _lines(description: Description, *, everything: bool) -> list[str]:
+    """Return everything but the tensors, for people; not all of what there is much of."""
     from datetime import UTC, datetime
 
     manifest = description.manifest
@@ -124,20 +135,37 @@ def _lines(description: Description) -> list[str]:
         ("version", str(manifest.version)),
         ("cid", str(manifest.cid)),
         ("publisher", str(manifest.publisher)),
-        *(("signed by", str(signer)) for signer in sorted(map(str, description.signers))),
-        ("created", created),
-        *(("parent", str(parent)) for parent in manifest.parents),
-        *(
-            ("meta", printable(f"{key} = {plain(value)}"))
-            for key, value in sorted(manifest.meta.items())
+        *fact_rows(
+            "signed by", "signer", sorted(map(str, description.signers)), everything=everything
         ),
+        ("created", created),
+        *fact_rows("parent", "parent", list(map(str, manifest.parents)), everything=everything),
+        *fact_rows("meta", "fact", _meta_lines(manifest.meta), everything=everything),
         ("root", str(manifest.root)),
         ("size", size_line(description.size, description.unique_bytes, description.blocks)),
+        ("files", f"{len(description.files):,}"),
         ("tensors", dtype_line(description.tensors)),
     ]
+    shown, more = first(description.files, LINES_SHOWN, "file", everything=everything)
     files = [("SIZE", "BLOCKS", "FILE")]
-    files += [(format_bytes(f.size), str(f.blocks), printable(f.path)) for f in description.files]
-    return [*columns(rows), "", *columns(files, right=frozenset({0, 1}))]
+    files += [(format_bytes(f.size), str(f.blocks), printable(f.path)) for f in shown]
+    return [*columns(rows), "", *columns(files, right=frozenset({0, 1})), *more]
+
+
+def fact_rows(
+    label: str, what: str, values: Sequence[str], *, everything: bool
+) -> list[tuple[str, str]]:
+    """Return one row for each value: the first ten, cut to a length that is read, or everything."""
+    shown, more = first(values, FACTS_SHOWN, what, everything=everything)
+    cut = [
+        value if everything or len(value) <= _FACT_LENGTH else f"{value[:_FACT_LENGTH]}..."
+        for value in shown
+    ]
+    return [(label, value) for value in [*cut, *more]]
+
+
+def _meta_lines(meta: Mapping[str, MetaValue]) -> list[str]:
+    return [printable(f"{key} = {plain(value)}") for key, value in sorted(meta.items())]
 
 
 def size_line(size: int, unique_bytes: int, blocks: int) -> str:

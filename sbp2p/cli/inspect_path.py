@@ -6,8 +6,15 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .inspect import bytes_by_dtype, dtype_line, size_line, tensor_fields, tensor_lines
-from .text import columns, format_bytes, printable
+from .inspect import (
+    bytes_by_dtype,
+    dtype_line,
+    fact_rows,
+    size_line,
+    tensor_fields,
+    tensor_lines,
+)
+from .text import LINES_SHOWN, columns, first, format_bytes, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +40,7 @@ def inspect_path(console: Console, path: Path, *, list_tensors: bool) -> int:
     found = _look(path)
     tree = _hash(console, path)
     console.event("checkpoint", **_fields(path, tree, found, list_tensors))
-    for line in _lines(path, tree, found):
+    for line in _lines(path, tree, found, everything=console.settings.verbose):
         console.result(line)
     if list_tensors:
         for line in tensor_lines(found.tensors):
@@ -106,15 +113,17 @@ def _fields(path: Path, tree: PublishedTree, found: _Found, list_tensors: bool) 
     } | ({"tensors": tensor_fields(found.tensors)} if list_tensors else {})
 
 
-def _lines(path: Path, tree: PublishedTree, found: _Found) -> list[str]:
+def _lines(path: Path, tree: PublishedTree, found: _Found, *, everything: bool) -> list[str]:
     size = sum(file.size for file in tree.table.files)
     rows = [
         ("path", printable(str(path))),
         ("root", str(tree.root)),
         ("size", size_line(size, tree.table.total_bytes, len(tree.table))),
+        ("files", f"{len(tree.table.files):,}"),
         ("tensors", dtype_line(found.tensors)),
-        *(("note", printable(note)) for note in tree.notes),
+        *fact_rows("note", "note", list(map(printable, tree.notes)), everything=everything),
     ]
+    shown, more = first(tree.table.files, LINES_SHOWN, "file", everything=everything)
     files = [("SIZE", "BLOCKS", "FORMAT", "FILE")]
     files += [
         (
@@ -123,6 +132,6 @@ def _lines(path: Path, tree: PublishedTree, found: _Found) -> list[str]:
             found.formats.get(file.path, "opaque"),
             printable(file.path),
         )
-        for file in tree.table.files
+        for file in shown
     ]
-    return [*columns(rows), "", *columns(files, right=frozenset({0, 1}))]
+    return [*columns(rows), "", *columns(files, right=frozenset({0, 1})), *more]

@@ -16,7 +16,7 @@ from .options import (  # noqa: TC001  (typer evaluates annotations)
     Reference,
     Verbose,
 )
-from .text import format_bytes, format_count, printable
+from .text import LINES_SHOWN, first, format_bytes, format_count, printable
 
 if TYPE_CHECKING:
     from sbp2p.node import Version
@@ -89,5 +89,8 @@ def _report(console: Console, version: Version, title: str, removed: RemovedVers
     if removed.files_deleted:
         freed = format_bytes(removed.bytes_deleted)
         console.result(f"  deleted {format_count(removed.files_deleted, 'file')}, {freed}")
-    for path in removed.kept:
+    shown, more = first(removed.kept, LINES_SHOWN, "kept file", everything=console.settings.verbose)
+    for path in shown:
         console.result(f"  kept {printable(str(path))}: changed, or part of another version")
+    for line in more:
+        console.result(f"  {line}")

@@ -6,10 +6,17 @@ paths that come from a peer pass through `printable` before they reach a termina
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+T = TypeVar("T")
+
+LINES_SHOWN: Final = 40
+"""Entries of a list of files that are shown unasked: a screen, and not a thousand lines."""
+FACTS_SHOWN: Final = 10
+"""Entries of a list beside others, such as parents and notes."""
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -66,6 +73,23 @@ def format_duration(seconds: float) -> str:
 def format_count(count: int, what: str) -> str:
     """Return a number with its noun: `1 file`, `12,345 blocks`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def first(
+    items: Sequence[T], most: int, what: str, *, everything: bool
+) -> tuple[Sequence[T], list[str]]:
+    """Return the items to show and, in at most one line, how many there are besides.
+
+    Args:
+        items: what could be shown.
+        most: how many are, unless `everything` is.
+        what: one of them, as in `format_count`.
+        everything: show all of them; what --verbose asks for.
+    """
+    left = len(items) - most
+    if everything or left <= 0:
+        return items, []
+    return items[:most], [f"... and {left:,} more {what}{'' if left == 1 else 's'}: see --verbose"]
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:

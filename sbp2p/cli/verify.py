@@ -11,7 +11,7 @@ from typer import Argument
 from .console import Settings
 from .invocation import Invocation
 from .options import Home, Json, Quiet, Verbose  # noqa: TC001  (typer evaluates annotations)
-from .text import format_bytes, format_count, printable
+from .text import LINES_SHOWN, first, format_bytes, format_count, printable
 
 if TYPE_CHECKING:
     from sbp2p.node import Version
@@ -50,8 +50,13 @@ def _run(console: Console, *, what: str) -> int:
         with Reporter(console) as reporter:
             damage = await verify(store, version, reporter)
         title = printable(f"{version.name} version {version.version}")
-        for each in damage:
+        shown, more = first(
+            damage, LINES_SHOWN, "damaged file", everything=console.settings.verbose
+        )
+        for each in shown:
             console.result(f"damaged: {printable(str(each.path))}: {printable(each.problem)}")
+        for line in more:
+            console.result(line)
         console.event(
             "verified",
             cid=str(version.cid),
