@@ -327,6 +327,13 @@ def test_zip_with_a_lying_local_header_is_opaque() -> None:
     assert "another name" in look(bytes(data)).note
 
 
+def test_zip_with_an_empty_storage_outside_the_file_is_opaque() -> None:
+    data = bytearray(make_zip({"m/data.pkl": b"p", "m/data/0": b""}))
+    extra_length = data.index(b"m/data/0") - 2  # in the local header, right before the name
+    data[extra_length : extra_length + 2] = b"\xff\xff"
+    assert "empty storage" in look(bytes(data)).note
+
+
 # -- GGUF ---------------------------------------------------------------------------------------
 
 

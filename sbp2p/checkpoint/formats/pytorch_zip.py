@@ -79,6 +79,8 @@ def parse(source: ByteSource) -> Layout | None:
     tensors.sort(key=lambda t: (t.offset, t.length))
     spans = tuple((t.offset, t.length) for t in tensors if t.length)
     require_disjoint(spans, begin)
+    if any(t.offset > begin for t in tensors):  # an empty one; its place is in the tensor index
+        raise MalformedError("an empty storage lies behind the data")
     return Layout(FORMAT, spans, tuple(tensors))
 
 
