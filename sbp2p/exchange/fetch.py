@@ -210,7 +210,6 @@ class Fetch:
         writer = BlockWriter(
             download,
             config=self._config.exchange,
-            commit_bytes=self._config.store.commit_batch_bytes // 2,
             threads=self._threads,
             verified=scheduler.verified,
             bad=scheduler.bad,

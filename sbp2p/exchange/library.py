@@ -83,7 +83,7 @@ class Library:
                 return None
             if any(record.complete for record in records):
                 return Holdings(None)
-            bitmap = self._store.have_bitmap(self._store.table(records[0]))
+            bitmap = self._store.have_bitmap(self._store.table(records[0]), records[0])
             return Holdings(bitmap.to_bytes())
 
         live = self._live.get(root)

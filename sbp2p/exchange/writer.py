@@ -7,8 +7,8 @@ Theory of operation:
 
 `put` waits while the queue is full, and its caller then does not read from its peer; that is the
 whole of the backpressure. Results come back to the event loop one by one, in `verified` or `bad`.
-Committing runs in a thread of its own as soon as half a batch is pending, so that the store rarely
-has to commit inside a write, where others would wait for it.
+Committing runs in a thread of its own as soon as the store says that it is due, so that the store
+rarely has to commit inside a write, where others would wait for it.
 
 Error cases: a block that does not match its hash is a result, not an error. When the disk fails,
 `run` raises StoreError; what was committed before is safe.
@@ -52,7 +52,6 @@ class BlockWriter:
 
     Args:
         download: where to.
-        commit_bytes: verified bytes after which a commit starts.
         threads: where hashing and writing is done.
         verified: called in the event loop for each block that was right and is written.
         bad: called in the event loop for each block that was wrong.
@@ -63,14 +62,12 @@ class BlockWriter:
         download: Download,
         *,
         config: ExchangeConfig,
-        commit_bytes: int,
         threads: Calls,
         verified: Callable[[ReceivedBlock], None],
         bad: Callable[[ReceivedBlock], None],
     ) -> None:
         self._download = download
         self._config = config
-        self._commit_bytes = commit_bytes
         self._threads = threads
         self._verified = verified
         self._bad = bad
@@ -111,7 +108,7 @@ class BlockWriter:
             self._room.unpark_all()
             for block, right in zip(batch, results, strict=True):
                 (self._verified if right else self._bad)(block)
-            if self._download.pending_bytes >= self._commit_bytes:
+            if self._download.commit_due:
                 self._due.fire()
 
     async def _commit(self) -> None:

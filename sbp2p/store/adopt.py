@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sbp2p.store.copying import FOUND_BATCH_BYTES, LocalCopier
+from sbp2p.store.copying import LocalCopier
 from sbp2p.store.errors import os_errors
 from sbp2p.store.files import read_into
 from sbp2p.store.hashing import STEP_BYTES, FileCheck, check_file
@@ -116,13 +116,13 @@ class Adoption:
             yield self._step()
 
     def _write(self, block: int, view: memoryview) -> None:
-        if self._download.write_block(block, [view], batch_bytes=FOUND_BATCH_BYTES):
+        if self._download.write_block(block, [view]):
             self._count(block)
 
     def _take(self, block: int) -> None:
         """Count a block whose bytes are right in all its places."""
         if not self._download.have.get(block):
-            self._download.note_written(block, batch_bytes=FOUND_BATCH_BYTES)
+            self._download.note_written(block)
             self._count(block)
 
     def _count(self, block: int) -> None:

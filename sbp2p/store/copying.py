@@ -46,10 +46,6 @@ if TYPE_CHECKING:
 _Piece: TypeAlias = "tuple[int, Location]"
 """A wanted block and where it lies."""
 
-FOUND_BATCH_BYTES: Final = 64 * MIB
-"""Bytes between two commits of what was found on this machine: a crash costs finding it again, not
-fetching it, and syncing every 8 MiB made copying a third slower."""
-
 _THREADS: Final = min(4, os.cpu_count() or 1)
 _TASK_BLOCKS: Final = 256
 """Most blocks in a task: small ones cost the time of their system calls, not of their bytes."""
@@ -91,11 +87,10 @@ class LocalCopier:
                     tasks.append(pool.submit(self._run, task))
                     if len(tasks) > _THREADS:
                         yield tasks.popleft().result()
-                    if self._download.pending_bytes >= FOUND_BATCH_BYTES // 2:
-                        if commits and commits[0].done():
-                            commits.popleft().result()
-                        if not commits:
-                            commits.append(pool.submit(self._download.commit))
+                    if commits and commits[0].done():
+                        commits.popleft().result()
+                    if not commits and self._download.commit_due:
+                        commits.append(pool.submit(self._download.commit))
                 while tasks:
                     yield tasks.popleft().result()
                 while commits:
@@ -140,7 +135,7 @@ class LocalCopier:
             view = reader.read_at(where, digest, buffer)
             if view is None:
                 view = reader.read(digest, buffer)
-            return self._download.write_block(block, [view], batch_bytes=FOUND_BATCH_BYTES)
+            return self._download.write_block(block, [view])
         except BlockMismatchError:
             self._download.extents.drop(where, digest)
         except BlockUnavailableError:
@@ -182,7 +177,7 @@ class LocalCopier:
                     with os_errors("read", target.part):
                         right.update(self._right(blocks, fd, offset, buffer))
             for block in right:
-                self._download.note_written(block, batch_bytes=FOUND_BATCH_BYTES)
+                self._download.note_written(block)
         return right
 
     def _right(self, blocks: list[int], fd: int, offset: int, buffer: memoryview) -> Iterator[int]:

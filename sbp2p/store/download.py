@@ -6,14 +6,12 @@ made, then counted as had. A batch is committed in this order:
     1. data     fdatasync of every file written to
     2. index    one transaction adds a row for every place
 
-so a row never speaks of a block that is not on disk, and a crash loses at most one batch: writers
-wait when as much as that is not safe yet. `finish` gives the files their final names.
+so a row never speaks of a block that is not on disk, and a power cut loses at most one batch
+(batch.py says when it is due); a kill loses nothing, because the next one to open the download
+hashes what was written last (recent.py). `finish` gives the files their final names.
 
 Rules:
 - `have` is what need not be asked for again; what of it is not committed yet can be read too.
-- When fdatasync fails the blocks of the batch are no longer had: the kernel may have dropped the
-  pages, and a second fdatasync would not say so.
-- When the index fails the batch is kept and goes with the next commit.
 - A block is written by one thread at a time: who writes it has claimed it. `close` waits for the
   claims to end, so that nothing is written once the lock is free.
 - One process at a time works on a download: a flock in its work folder.
@@ -22,15 +20,19 @@ Rules:
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from blake3 import blake3
 
 from sbp2p.errors import StoreError
 from sbp2p.store.adopt import Adoption
+from sbp2p.store.batch import OpenBatch
 from sbp2p.store.errors import BlockMismatchError
+from sbp2p.store.files import read_into
 from sbp2p.store.finish import Finisher, release_work_folder
+from sbp2p.store.recent import RecentBlocks
+from sbp2p_protocol.limits import BLOCK_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from sbp2p.config import StoreConfig
     from sbp2p.store.extents import Extents
     from sbp2p.store.locks import FileLock
     from sbp2p.store.parts import PartFiles
@@ -63,7 +66,7 @@ class Download:
         parts: PartFiles,
         extents: Extents,
         reader: BlockReader,
-        batch_bytes: int,
+        config: StoreConfig,
         lock: FileLock,
     ) -> None:
         self.manifest = manifest
@@ -76,15 +79,14 @@ class Download:
         self.parts = parts
         self.extents = extents
         self.reader = reader
-        self._batch_bytes = batch_bytes
+        self._recent = RecentBlocks(parts.folder)
+        self._batch = OpenBatch(
+            table=table, have=have, extents=extents, recent=self._recent, config=config
+        )
         self._file_lock = lock
-        self._lock = threading.Lock()
-        self._released = threading.Condition(self._lock)
+        self._released = threading.Condition()
         self._claimed: set[int] = set()
         self._commit_lock = threading.Lock()
-        self._pending: dict[int, None] = {}
-        self._pending_bytes = 0
-        self._syncing_bytes = 0
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -101,7 +103,12 @@ class Download:
     @property
     def pending_bytes(self) -> int:
         """Verified bytes that the next commit will make safe."""
-        return self._pending_bytes
+        return self._batch.bytes
+
+    @property
+    def commit_due(self) -> bool:
+        """Whether it is time for a commit; who asks and commits keeps the writers from waiting."""
+        return self._batch.is_due
 
     def file_path(self, number: int) -> Path | None:
         """Return where file `number` lies now (maybe a part file); None if it is not made."""
@@ -122,15 +129,12 @@ class Download:
         """
         return Adoption(self).steps()
 
-    def write_block(
-        self, index: int, chunks: Sequence[Buffer], *, batch_bytes: int | None = None
-    ) -> bool:
+    def write_block(self, index: int, chunks: Sequence[Buffer]) -> bool:
         """Verify a block and write it to every place it has; commits when a batch is full.
 
         Args:
             index: of the block in the table.
             chunks: its bytes, in order, in any number of pieces; not kept after the call.
-            batch_bytes: verified bytes that may wait for a commit; those of the config if None.
 
         Returns:
             whether it was missing: a block that is had is not written again.
@@ -153,9 +157,8 @@ class Download:
             if self.have.get(index):
                 return False
             self.parts.write(index, chunks)
-            due = self._add_pending(index, batch_bytes)
-        if due:
-            self.commit()
+            self._batch.add(index, self.parts.location(index))
+        self._commit_in_time()
         return True
 
     @contextmanager
@@ -174,28 +177,30 @@ class Download:
                 self._claimed.difference_update(indices)
                 self._released.notify_all()
 
-    def note_written(self, index: int, *, batch_bytes: int | None = None) -> None:
+    def note_written(self, index: int) -> None:
         """Count a block as had: its bytes are right and in all its places, not yet synced."""
-        if self._add_pending(index, batch_bytes):
-            self.commit()
+        self._batch.add(index, self.parts.location(index))
+        self._commit_in_time()
 
-    def _add_pending(self, index: int, batch_bytes: int | None) -> bool:
-        """Add a block to the batch; returns whether it is full."""
-        where = self.parts.location(index)
-        with self._lock:
-            self.have.set(index)
-            if where is None:  # in place everywhere, nothing to commit
-                return False
-            self._pending[index] = None
-            self._pending_bytes += where.length
-            self.extents.pending[self.table.digest(index)] = where
-            # what another thread is committing counts until it is safe, so that a slow disk
-            # slows the writers down instead of raising what a crash costs
-            waiting = self._pending_bytes + self._syncing_bytes
-        return waiting >= (self._batch_bytes if batch_bytes is None else batch_bytes)
+    def recover(self) -> None:
+        """Take back what a killed process had written and not committed.
+
+        Each block is hashed, and written again: if the disk did not take it before, the kernel may
+        still show it and yet believe that there is nothing to sync.
+        """
+        buffer = memoryview(bytearray(BLOCK_MAX))
+        for index in self._recent.read():
+            if index < len(self.table) and not self.have.get(index):
+                for target, offset in self.parts.places(index)[:1]:
+                    if target.made and not target.suspect:
+                        view = buffer[: self.table.length(index)]
+                        with self.parts.writing_to(target) as fd:
+                            count = read_into(fd, view, offset)
+                        with suppress(BlockMismatchError):
+                            self.write_block(index, [view[:count]])
 
     def commit(self) -> list[int]:
-        """Make everything written so far survive a crash; returns the blocks of this batch.
+        """Make everything written so far survive a power cut; returns the blocks of this batch.
 
         Other threads may go on writing; what they write goes with the next batch.
 
@@ -204,39 +209,34 @@ class Download:
                 index could not be written (the batch goes with the next commit).
         """
         with self._commit_lock:
-            with self._lock:
-                batch, self._pending = self._pending, {}
-                self._syncing_bytes, self._pending_bytes = self._pending_bytes, 0
+            return self._commit()
+
+    def _commit_in_time(self) -> None:
+        if self._batch.is_full:
+            with self._commit_lock:
+                if self._batch.is_full:  # not if the thread that was waited for took it all
+                    self._commit()
+        elif self._batch.is_old and self._commit_lock.acquire(blocking=False):
             try:
-                if batch:
-                    self._commit_batch(batch)
+                self._commit()
             finally:
-                self._syncing_bytes = 0
-            return list(batch)
+                self._commit_lock.release()
 
-    def _commit_batch(self, batch: dict[int, None]) -> None:
-        try:
-            self.parts.sync(batch)
-        except StoreError:
-            with self._lock:
-                for index in batch:
-                    self.have.clear(index)
-            self._forget_pending(batch)
-            raise
-        try:
-            self.parts.record(batch)
-        except StoreError:
-            with self._lock:
-                self._pending.update(batch)
-                self._pending_bytes += self._syncing_bytes
-            raise
-        self._forget_pending(batch)
-
-    def _forget_pending(self, batch: dict[int, None]) -> None:
-        with self._lock:
-            for index in batch:
-                if index not in self._pending:
-                    self.extents.pending.pop(self.table.digest(index), None)
+    def _commit(self) -> list[int]:
+        batch = self._batch.take()
+        if batch:
+            try:
+                self.parts.sync(batch)
+            except BaseException:
+                self._batch.lost(batch)
+                raise
+            try:
+                self.parts.record(batch)
+            except BaseException:
+                self._batch.put_back(batch)
+                raise
+            self._batch.done(batch)
+        return batch
 
     def finish(self) -> None:
         """Give every whole file its final name, and the version to those who seed.
@@ -273,6 +273,6 @@ class Download:
             try:
                 self.parts.close()
             finally:
-                for index in self._pending:
-                    self.extents.pending.pop(self.table.digest(index), None)
+                self._recent.close(remove=not self._batch.bytes)
+                self._batch.forget_all()
                 release_work_folder(self.parts.folder, self._file_lock)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import StoreError
 from sbp2p.store.errors import DestinationConflictError, NoSpaceError, os_errors
-from sbp2p.store.libc import fallocate, syncfs
+from sbp2p.store.libc import fallocate, sync_data, syncfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -206,7 +206,7 @@ def sync_files(paths: Sequence[bytes], files: OpenFiles, folder: Path) -> None:
         return
     for path in paths:
         with files.using(path) as fd:
-            os.fdatasync(fd)
+            sync_data(fd)
 
 
 def _sync_filesystem(folder: Path) -> bool:

@@ -24,6 +24,7 @@ from sbp2p.store.extents import whole_leaves
 from sbp2p.store.files import make_folders, publish_file, sync_folder
 from sbp2p.store.hashing import hash_file
 from sbp2p.store.loose import hold
+from sbp2p.store.recent import RECENT_NAME
 from sbp2p.store.records import FileStamp
 from sbp2p.store.targets import TargetState, conflict, leaves_of, move_row
 
@@ -167,7 +168,9 @@ class Finisher:
 def release_work_folder(folder: Path, lock: FileLock) -> None:
     """Let a download's lock go, and its work folder too if no part file is left in it."""
     try:
-        empty = {entry.name for entry in os.scandir(folder)} <= {LOCK_NAME}
+        empty = {entry.name for entry in os.scandir(folder)} <= {LOCK_NAME, RECENT_NAME}
+        if empty:
+            (folder / RECENT_NAME).unlink(missing_ok=True)
     except OSError:
         empty = False
     lock.release(unlink=empty)

@@ -78,7 +78,7 @@ def open_download(
     except BaseException:
         release_work_folder(folder, lock)
         raise
-    return Download(
+    download = Download(
         manifest=manifest,
         table=table,
         destination=root,
@@ -88,9 +88,15 @@ def open_download(
         parts=parts,
         extents=extents,
         reader=reader,
-        batch_bytes=config.commit_batch_bytes,
+        config=config,
         lock=lock,
     )
+    try:
+        download.recover()
+    except BaseException:
+        download.close()
+        raise
+    return download
 
 
 def _lock_folder(folder: Path, manifest: Manifest, root: Path) -> FileLock:

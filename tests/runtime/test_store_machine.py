@@ -29,7 +29,7 @@ blocks = st.integers(0, _BLOCKS - 1)
 
 
 class DownloadMachine(RuleBasedStateMachine):
-    """The model is three sets: committed blocks, pending ones, and those that were meddled with."""
+    """The model is two sets: committed blocks, and pending ones, which a kill does not lose."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class DownloadMachine(RuleBasedStateMachine):
     @rule()
     def open(self) -> None:
         self.download = _VERSION.open(self.store, self.root)
-        assert set(self.download.have) == self.committed
+        assert set(self.download.have) == self.committed | set(self.pending)
 
     def _commit_model(self) -> None:
         self.committed.update(self.pending)
@@ -105,10 +105,10 @@ class DownloadMachine(RuleBasedStateMachine):
         assert self.download is not None
         self.download._file_lock.release()
         self.download.parts._files.close()
+        self.download._recent.close(remove=False)
         self.store.close()
         self.store = Store.open(self.folder / "home", SMALL_BATCH)
         self.download = None
-        self.pending.clear()
 
     @precondition(lambda self: self.download is None and not self.finished)
     @rule(data=st.data())
@@ -122,6 +122,8 @@ class DownloadMachine(RuleBasedStateMachine):
     def _lose(self, number: int) -> None:
         for index, _, _ in _VERSION.table.file_blocks(number):
             self.committed.discard(index)
+            if _VERSION.table.locations(index)[0][0] == number:  # else it is copied from there
+                self.pending.pop(index, None)
 
     @precondition(lambda self: self.download is not None)
     @rule()
