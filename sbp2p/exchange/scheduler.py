@@ -231,7 +231,7 @@ class BlockScheduler:
     def verified(self, block: ReceivedBlock) -> None:
         """A block was right and is written."""
         self._writing.discard(block.index)
-        block.session.blocks_verified += 1
+        block.session.tally.blocks_verified += 1
         digest = self._table.digest(block.index)
         for peer in self.picker.done(block.index):
             other = self._sessions.get(peer)
@@ -249,14 +249,14 @@ class BlockScheduler:
         self._writing.discard(block.index)
         self.bytes_useless += block.length
         session = block.session
-        session.blocks_bad += 1
+        session.tally.blocks_bad += 1
         if self.picker.knows(session.peer_id):
             self.picker.released(session.peer_id, block.index)
         session.blame(self._ban_score, f"block {block.index} does not match its hash")
         self.refill_all()
 
     def _rejected(self, session: PeerSession, event: Rejected) -> None:
-        session.blocks_rejected += len(event.digests)
+        session.tally.blocks_rejected += len(event.digests)
         if event.reason in (RejectReason.NOT_HAVE, RejectReason.CHANGED):
             for digest in event.digests:
                 self.picker.block_lost(session.peer_id, self._index(digest))

@@ -50,6 +50,21 @@ class SourceStatistics:
     """Bytes a second, lately."""
 
 
+@dataclass(slots=True)
+class Tally:
+    """What one peer was good for over all its sessions in one fetch.
+
+    Outlives each of them, because a block may be verified when its session has ended.
+    """
+
+    blocks_verified: int = 0
+    blocks_rejected: int = 0
+    blocks_bad: int = 0
+    stalls: int = 0
+    bytes_before: int = 0
+    """Payload received in earlier sessions."""
+
+
 class SessionOwner(Protocol):
     """What a session tells; called in its tasks."""
 
@@ -67,7 +82,13 @@ class PeerSession:
     """One stream on which this side asks one peer."""
 
     def __init__(
-        self, stream: Stream, *, swarm: Swarm, config: ExchangeConfig, owner: SessionOwner
+        self,
+        stream: Stream,
+        *,
+        swarm: Swarm,
+        config: ExchangeConfig,
+        owner: SessionOwner,
+        tally: Tally,
     ) -> None:
         self.peer_id = stream.peer_id
         self.client = ExchangeClient(
@@ -84,10 +105,7 @@ class PeerSession:
         """Blocks that it said it had, and then did not."""
         self.blamed = False
         """Sent a wrong block or broke the protocol: not to be asked again."""
-        self.blocks_verified = 0
-        self.blocks_rejected = 0
-        self.blocks_bad = 0
-        self.stalls = 0
+        self.tally = tally
         self._stream = stream
         self._swarm = swarm
         self._config = config
@@ -101,15 +119,15 @@ class PeerSession:
         return self.greeted and not self.client.closed and not self.client.stalled
 
     def statistics(self) -> SourceStatistics:
-        """Return the counters at this moment."""
+        """Return the counters at this moment, those of earlier sessions with the peer included."""
         return SourceStatistics(
             peer_id=self.peer_id,
             connected=not self.client.closed,
-            bytes_received=self.client.pipeline.total_bytes,
-            blocks_verified=self.blocks_verified,
-            blocks_rejected=self.blocks_rejected,
-            blocks_bad=self.blocks_bad,
-            stalls=self.stalls,
+            bytes_received=self.tally.bytes_before + self.client.pipeline.total_bytes,
+            blocks_verified=self.tally.blocks_verified,
+            blocks_rejected=self.tally.blocks_rejected,
+            blocks_bad=self.tally.blocks_bad,
+            stalls=self.tally.stalls,
             rate=self.client.pipeline.rate,
         )
 
@@ -139,7 +157,7 @@ class PeerSession:
         event = self.client.next_event()
         if not isinstance(event, Stalled):
             return None
-        self.stalls += 1
+        self.tally.stalls += 1
         self._swarm.penalize(self.peer_id, STALL_POINTS, "exchange: owes blocks and sends nothing")
         return event
 

@@ -9,7 +9,7 @@ source that was blamed is not tried again.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -17,7 +17,7 @@ import trio
 from sbp2p.errors import PeerUnreachableError, Sbp2pError
 from sbp2p_protocol.exchange_messages import PROTOCOL_ID
 
-from .session import PeerSession
+from .session import PeerSession, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,8 @@ class Sources:
         self._tried = tried
         self._nursery = nursery
         self._known: set[PeerId] = set()
-        self._past: dict[PeerId, SourceStatistics] = {}
+        self._latest: dict[PeerId, PeerSession] = {}
+        """The last session with each peer, ended or not."""
         self._places = trio.Semaphore(config.max_sources)
 
     def add(self, source: Source) -> None:
@@ -92,31 +93,28 @@ class Sources:
 
     def statistics(self) -> tuple[SourceStatistics, ...]:
         """Return the counters of every source that was ever connected, best first."""
-        latest = dict(self._past)
-        for peer_id, session in self.sessions.items():
-            latest[peer_id] = self._sum(session)
-        return tuple(sorted(latest.values(), key=lambda each: -each.bytes_received))
+        latest = [session.statistics() for session in self._latest.values()]
+        return tuple(sorted(latest, key=lambda each: -each.bytes_received))
 
     @property
     def bytes_received(self) -> int:
         """Payload from all sources together."""
-        past = sum(each.bytes_received for each in self._past.values())
-        now = (each.client.pipeline.total_bytes for each in self.sessions.values())
-        return past + sum(now)
-
-    def _sum(self, session: PeerSession) -> SourceStatistics:
-        """Return the counters of a session and of those before it with the same peer."""
-        now, past = session.statistics(), self._past.get(session.peer_id)
-        if past is None:
-            return now
-        return replace(
-            now,
-            bytes_received=now.bytes_received + past.bytes_received,
-            blocks_verified=now.blocks_verified + past.blocks_verified,
-            blocks_rejected=now.blocks_rejected + past.blocks_rejected,
-            blocks_bad=now.blocks_bad + past.blocks_bad,
-            stalls=now.stalls + past.stalls,
+        return sum(
+            session.tally.bytes_before + session.client.pipeline.total_bytes
+            for session in self._latest.values()
         )
+
+    def _open_session(self, stream: Stream) -> PeerSession:
+        tally = Tally()
+        past = self._latest.get(stream.peer_id)
+        if past is not None:
+            tally = past.tally
+            tally.bytes_before += past.client.pipeline.total_bytes
+        session = PeerSession(
+            stream, swarm=self._swarm, config=self._config, owner=self._owner, tally=tally
+        )
+        self._latest[stream.peer_id] = self.sessions[stream.peer_id] = session
+        return session
 
     async def _keep(self, source: Source) -> None:
         wait = self._config.retry_s
@@ -147,17 +145,16 @@ class Sources:
         except Sbp2pError as error:
             self.failures[peer_id] = str(error)
             return False, False
-        session = PeerSession(stream, swarm=self._swarm, config=self._config, owner=self._owner)
-        self.sessions[peer_id] = session
+        session = self._open_session(stream)
+        verified_before = session.tally.blocks_verified
         self.failures.pop(peer_id, None)
         try:
             self.failures[peer_id] = await session.run()
         finally:
             del self.sessions[peer_id]
-            self._past[peer_id] = self._sum(session)
             self._left(session)
             if session.client.owed_blocks:
                 stream.reset()  # what it still sends is of no use
             else:
                 await stream.aclose()
-        return session.blamed, session.blocks_verified > 0
+        return session.blamed, session.tally.blocks_verified > verified_before
