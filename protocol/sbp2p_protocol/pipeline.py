@@ -23,7 +23,7 @@ from .limits import BLOCK_MAX
 FLOOR_BYTES: Final = 2 * BLOCK_MAX
 _SAMPLES: Final = 8
 """Rate samples of which the best counts: rides out a pause of the peer without collapsing."""
-_ALLOWANCE_S: Final = 0.010
+_ALLOWANCE_S: Final = 0.030
 """Added to the round trip. At 1 GB/s on loopback the round trip is 0.1 ms but a thread hop, a
 disk read and a batch of verification take some milliseconds on each side."""
 _INITIAL_RTT_S: Final = 0.050

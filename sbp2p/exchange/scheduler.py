@@ -150,7 +150,9 @@ class BlockScheduler:
         """Ask a peer for as much as it has room for, if that is worth a message."""
         client = session.client
         room = client.room()
-        if room < min(client.pipeline.window // 4, 2 * self._average) or not session.usable:
+        # a third of the window at a time: each message, and each batch it becomes at the other end,
+        # costs both sides as much as two blocks do
+        if room < client.pipeline.window // 3 or not session.usable:
             return
         now = trio.current_time()
         if now < session.paused_until or not self.picker.knows(session.peer_id):
