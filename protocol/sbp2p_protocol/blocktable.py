@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from sbp2p_protocol.bitmap import Bitmap
 from sbp2p_protocol.errors import LocalProtocolError
-from sbp2p_protocol.limits import BLOCK_MAX, VERSION_FILES_MAX, VERSION_LEAVES_MAX
+from sbp2p_protocol.limits import (
+    BLOCK_MAX,
+    VERSION_FILES_MAX,
+    VERSION_LEAVES_MAX,
+    VERSION_PATHS_MAX,
+)
 from sbp2p_protocol.paths import check_path, path_order
 
 if TYPE_CHECKING:
@@ -223,6 +228,7 @@ class BlockTableBuilder:
 
     def __init__(self) -> None:
         self._files: list[FileEntry] = []
+        self._path_bytes = 0
         self._order: tuple[bytes, ...] = ()
         self._index = DigestIndex()
         self._lengths = array("I")
@@ -243,6 +249,9 @@ class BlockTableBuilder:
             raise LocalProtocolError(f"file {path!r} is not after {self._files[-1].path!r}")
         if len(self._files) >= VERSION_FILES_MAX:
             raise LocalProtocolError(f"more than {VERSION_FILES_MAX} files in a version")
+        self._path_bytes += len(path.encode())
+        if self._path_bytes > VERSION_PATHS_MAX:
+            raise LocalProtocolError(f"paths of more than {VERSION_PATHS_MAX} bytes in a version")
         self._order = order
         first = len(self._numbers)
         size = self._add_leaves(leaves)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sbp2p_protocol.blocktable import BlockTable, BlockTableBuilder, DigestIndex
 from sbp2p_protocol.cid import hash_bytes, raw_cid
 from sbp2p_protocol.errors import LocalProtocolError
-from sbp2p_protocol.limits import BLOCK_MAX
+from sbp2p_protocol.limits import BLOCK_MAX, VERSION_PATHS_MAX
 
 CID = raw_cid(bytes(32))
 
@@ -131,3 +131,14 @@ def test_the_table_agrees_with_a_plain_model(files: list[list[int]]) -> None:
     assert [(built.digest(i), built.locations(i)) for i in range(len(built))] == [
         (digest(block), places) for block, places in where.items()
     ]
+
+
+def test_paths_of_a_version_are_bounded_together() -> None:
+    builder = BlockTableBuilder()
+    folder = "/".join(["d" * 250] * 15)
+    cid = raw_cid(bytes(32))
+    count = VERSION_PATHS_MAX // len(f"{folder}/{0:06}")
+    for number in range(count):
+        builder.add_file(f"{folder}/{number:06}", cid, [])
+    with pytest.raises(LocalProtocolError, match="paths of more than"):
+        builder.add_file(f"{folder}/{count:06}", cid, [])
