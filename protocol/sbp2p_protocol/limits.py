@@ -154,8 +154,8 @@ VERSION_FILES_MAX: Final = 65_536
 """Files in a version: what one walk may list. The largest public checkpoints have under 2,000."""
 
 VERSION_PATHS_MAX: Final = 16 * MIB
-"""UTF-8 bytes of all paths of a version together: 256 for each of VERSION_FILES_MAX. A directory may
-stand in many places of a tree, so 8 KB of nodes can spell 256 MiB of paths."""
+"""UTF-8 bytes of all paths of a version together: 256 for each of VERSION_FILES_MAX. A directory
+may stand in many places of a tree, so 8 KB of nodes can spell 256 MiB of paths."""
 
 VERSION_LEAVES_MAX: Final = 4 * 1024 * KIB
 """Leaf blocks in a version: 4 TiB of full blocks, 250 MB of block table."""
