@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from .console import Console, Settings
+from .console import OUTPUT_CLOSED, Console, Settings, discard_stdout
 from .failure import Failure
 from .signals import Interrupts
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .invocation import Invocation
 
 USAGE: Final = 2
+OUTPUT_FAILED: Final = 6
 _HELP_NAMES: Final = ["--help", "-h"]
 _HELP_OPTIONS: Final = {"help_option_names": _HELP_NAMES}
 _FLAGS: Final = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
@@ -120,6 +121,10 @@ def run(arguments: Sequence[str]) -> int:
         parsed = app(words, prog_name=name, standalone_mode=False)
     except typer.TyperException as error:
         return _refuse(error, "--json" in arguments)
+    except SystemExit:  # what typer makes of a reader that went away in mid-help
+        return OUTPUT_CLOSED
+    except OSError as error:  # --help and --version do nothing but write
+        return _fail_to_write(error)
     if isinstance(parsed, int):  # --help or --version: they have said all
         return parsed
     from .invocation import execute
@@ -151,6 +156,14 @@ def _refuse(error: typer.TyperException, json: bool) -> int:
     console = Console(Settings(json=json), Interrupts())
     console.fail(Failure(message[:1].lower() + message[1:], f"see `{path} --help`", USAGE))
     return USAGE
+
+
+def _fail_to_write(error: OSError) -> int:
+    """Report that the help has no place to go to."""
+    discard_stdout()
+    reason = error.strerror or str(error)
+    Console(Settings(), Interrupts()).fail(Failure(f"stdout: {reason}", "", OUTPUT_FAILED))
+    return OUTPUT_FAILED
 
 
 def main() -> NoReturn:

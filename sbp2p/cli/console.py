@@ -7,7 +7,9 @@
 | errors | stderr, two lines | stderr, and an `error` event on stdout |
 
 So stdout can always be piped. Every write is flushed: who reads a pipe sees events as they happen.
-When the reader of stdout goes away, OutputClosedError ends the command without a word.
+When the reader of stdout goes away, OutputClosedError ends the command without a word; when stdout
+cannot be written to, an OSError that names it does. A stdout that was closed from the start is
+nobody's wish to read: what would go there is dropped.
 """
 
 from __future__ import annotations
@@ -15,14 +17,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from .text import one_line, printable
 
 if TYPE_CHECKING:
     from .failure import Failure
     from .signals import Interrupts
+
+
+OUTPUT_CLOSED: Final = 141
+"""What a shell reports for a process that SIGPIPE ended."""
 
 
 class OutputClosedError(Exception):
@@ -61,7 +68,7 @@ class Console:
     @property
     def shows_bars(self) -> bool:
         """Whether progress may be drawn rather than listed."""
-        return is_terminal(sys.stderr)
+        return is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
 
     @property
     def can_ask(self) -> bool:
@@ -89,7 +96,9 @@ class Console:
 
     def fail(self, failure: Failure) -> None:
         """Report what ended the command."""
-        self.event("error", error=failure.message, hint=failure.hint, exit_code=failure.exit_code)
+        code = failure.exit_code
+        with suppress(OSError, OutputClosedError):  # stderr and the exit code still tell
+            self.event("error", error=failure.message, hint=failure.hint, exit_code=code)
         write_stderr(f"sbp2p: {one_line(failure.message)}")
         if failure.hint:
             write_stderr(f"  hint: {one_line(failure.hint)}")
@@ -113,11 +122,25 @@ class Console:
             return getpass(f"{printable(prompt)}: ", stream=sys.stderr).encode()
 
     def _write(self, line: str) -> None:
+        if sys.stdout is None:
+            return
         try:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
         except BrokenPipeError as error:
+            discard_stdout()
             raise OutputClosedError from error
+        except OSError as error:
+            discard_stdout()
+            error.filename = "stdout"
+            raise
+
+
+def discard_stdout() -> None:
+    """Drop what is buffered for stdout and all that follows: it would fail again, and loudly."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

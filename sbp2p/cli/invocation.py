@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from .console import Console, OutputClosedError, Settings, write_stderr
+from .console import OUTPUT_CLOSED, Console, OutputClosedError, Settings, write_stderr
 from .failure import Failure, explain, leaves
 from .signals import Interrupts
 from .text import one_line
@@ -15,9 +13,6 @@ from .text import one_line
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
-
-OUTPUT_CLOSED: Final = 141
-"""What a shell reports for a process that SIGPIPE ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +40,6 @@ def _end(console: Console, error: BaseException) -> int:
     try:
         return _tell(console, error)
     except OutputClosedError:
-        # what is still buffered would fail again, loudly, when the interpreter flushes it
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
         return OUTPUT_CLOSED
 
 

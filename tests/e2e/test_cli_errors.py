@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.cli_process import Cli, closed_port, environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.e2e
 
@@ -138,12 +135,23 @@ def test_a_bug_is_one_line_and_a_traceback_only_when_asked_for(verbose: bool) ->
     assert (len(lines) > 2) == verbose == ("Traceback" in done.stderr)
 
 
-def test_a_reader_of_stdout_that_went_away_is_no_error(cli: Cli) -> None:
+STDOUT_USERS = [
+    ["--help"],
+    ["--version"],
+    ["get", "--help"],
+    ["id", "--quiet"],
+    ["id", "--json"],
+]
+
+
+@pytest.mark.parametrize("words", STDOUT_USERS, ids=" ".join)
+def test_a_reader_of_stdout_that_went_away_is_no_error(cli: Cli, words: list[str]) -> None:
+    cli.run("id")  # so that nothing is told about a new identity
     process = subprocess.Popen(
-        cli.argv("id", "--quiet"),
+        [sys.executable, "-m", "sbp2p", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
+        env=environment(SBP2P_HOME=str(cli.home)),
     )
     assert process.stdout is not None
     process.stdout.close()
@@ -151,6 +159,46 @@ def test_a_reader_of_stdout_that_went_away_is_no_error(cli: Cli) -> None:
     complaint = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), complaint) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        *((words, 6, "stdout: No space left on device") for words in STDOUT_USERS),
+        (["verify", "nothing", "--json"], 3, "no version here is called 'nothing'"),
+        (["frobnicate", "--json"], 2, "no such command 'frobnicate'"),
+    ],
+)
+def test_a_stdout_that_cannot_be_written_to(
+    cli: Cli, words: list[str], code: int, message: str
+) -> None:
+    cli.run("id")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "sbp2p", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=environment(SBP2P_HOME=str(cli.home)),
+        )
+    lines = done.stderr.splitlines()
+    assert (done.returncode, lines[0]) == (code, f"sbp2p: {message}")
+    assert len(lines) <= 2
+
+
+@pytest.mark.parametrize("words", [*STDOUT_USERS, ["ls"]], ids=" ".join)
+def test_a_stdout_that_was_closed_from_the_start(cli: Cli, words: list[str]) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" "$@" >&-', sys.executable, "-m", "sbp2p", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=environment(SBP2P_HOME=str(cli.home)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bug" not in done.stderr
 
 
 def test_names_survive_a_terminal_without_unicode(cli: Cli, tmp_path: Path) -> None:

@@ -147,3 +147,10 @@ def test_the_bar_shows_rate_and_time_left_and_goes_away(no_color: bool) -> None:
     assert b"5.0 MB of 10.0 MB, 50%, 1.0 MB/s, ETA 0:05, 3 peers" in seen
     assert (b"\x1b[38;" in seen or b"\x1b[3" in seen) == (not no_color)
     assert b"\x1b[2K" in seen, "the line is cleared"
+
+
+def test_a_terminal_that_cannot_draw_gets_lines() -> None:
+    with Terminal([sys.executable, "-c", BAR], TERM="dumb") as terminal:
+        seen = terminal.read_until(b"network: 9.0 MB of 10.0 MB, 90%, 1.0 MB/s, ETA 0:01, 3 peers")
+        assert terminal.end() == (0, b"over\n")
+    assert b"\x1b" not in seen
