@@ -194,6 +194,7 @@ def _fields(result: FetchResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 6),
         "transfer_seconds": round(result.transfer_seconds, 6),
         "peers": [{"peer": str(peer), "bytes": count} for peer, count in result.peers],
+        "part_files": {path: str(part) for path, part in result.part_files},
     }
 
 
@@ -217,4 +218,9 @@ def _summary(result: FetchResult) -> list[str]:
         parts.append(f"{format_bytes(result.local_bytes)} from other files here")
     if result.resumed_bytes:
         parts.append(f"{format_bytes(result.resumed_bytes)} were here already")
-    return [*lines, f"  {'; '.join(parts)}"] if parts else lines
+    if parts:
+        lines.append(f"  {'; '.join(parts)}")
+    for path, part in result.part_files:
+        where = printable(str(part))
+        lines.append(f"  part of {printable(path)}: {where}")
+    return lines

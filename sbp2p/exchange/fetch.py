@@ -21,6 +21,7 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -36,7 +37,6 @@ from .writer import BlockWriter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from pathlib import Path
 
     from sbp2p.config import NodeConfig
     from sbp2p.store import Download, Store
@@ -91,6 +91,7 @@ class Fetch:
         self._scheduler: BlockScheduler | None = None
         self._started = self._last_hope = trio.current_time()
         self._transfer_seconds = 0.0
+        self._part_files: tuple[tuple[str, Path], ...] = ()
         self._rate = RateMeter(self._started)
         self._phase = Phase.FINDING
         self._manifest: Manifest | None = None
@@ -160,6 +161,7 @@ class Fetch:
                 await self._fill(peers, download)
                 self._enter(Phase.FINISHING)
                 await self._threads.run(download.finish)
+                self._part_files = _part_files(download)
             finally:
                 self._library.closed(root, download.have)
             await self._threads.run(download.close)
@@ -291,8 +293,20 @@ class Fetch:
             bytes_useless=useless,
             seconds=trio.current_time() - self._started,
             transfer_seconds=self._transfer_seconds,
+            part_files=self._part_files,
             sources=peers.sources.statistics(),
         )
+
+
+def _part_files(download: Download) -> tuple[tuple[str, Path], ...]:
+    """Return the paths of files that are here in part, each with where the part lies."""
+    work = Path(download.parts.folder)
+    lying = (
+        (file.path, download.file_path(number)) for number, file in enumerate(download.table.files)
+    )
+    return tuple(
+        (name, Path(at)) for name, at in lying if at is not None and Path(at).parent == work
+    )
 
 
 class _Opening:

@@ -85,6 +85,8 @@ class FetchResult:
     seconds: float
     transfer_seconds: float
     """From the first request for a block to the last commit; 0 if nothing was to be transferred."""
+    part_files: tuple[tuple[str, Path], ...]
+    """Files of which a part was wanted: their paths in the version, and where each part lies."""
     sources: tuple[SourceStatistics, ...]
 
 

@@ -192,4 +192,5 @@ def _result(
             for source in result.sources
             if source.bytes_received
         ),
+        part_files=result.part_files,
     )

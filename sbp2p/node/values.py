@@ -96,6 +96,9 @@ class FetchResult:
     """While blocks were moving: from the first request to the last commit."""
     peers: tuple[tuple[PeerId, int], ...]
     """Who sent how many bytes."""
+    part_files: tuple[tuple[str, Path], ...] = ()
+    """Files of which only some tensors were asked for: path in the version, where the part lies.
+    A part has no final name, because it is not the file that was published."""
 
 
 @dataclass(frozen=True, slots=True)

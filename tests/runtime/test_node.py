@@ -6,8 +6,10 @@ import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import trio
+from safetensors.numpy import save_file
 
 import sbp2p
 from sbp2p.config import ExchangeConfig
@@ -309,3 +311,22 @@ async def test_an_error_in_stoppable_work_comes_out_alone() -> None:
 
     with pytest.raises(ValueError, match="from the thread"):
         await run_stoppable(work)
+
+
+async def test_a_part_of_a_file_is_named_and_can_be_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "tensors"
+    folder.mkdir()
+    values = np.arange(400_000, dtype=np.float32)
+    save_file({"a": values, "b": values + 1}, folder / "model.safetensors")
+    async with open_pair(tmp_path) as (alice, bob):
+        version = await alice.publish(folder, name="t")
+        link = version.link(alice.addresses)
+        part = await bob.fetch(link, to=tmp_path / "copy", tensors=["b"])
+        ((name, where),) = part.part_files
+        assert name == "model.safetensors"
+        assert not (tmp_path / "copy" / name).exists()
+        loaded = sbp2p.load_tensors([where], names=["b"], framework="numpy")
+        assert np.array_equal(loaded["b"], values + 1)
+        whole = await bob.fetch(link, to=tmp_path / "copy")
+        assert whole.part_files == ()
+    assert content(tmp_path / "copy") == content(folder)
