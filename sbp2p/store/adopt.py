@@ -10,6 +10,7 @@ Two phases, each a row of steps so that it can be shown and stopped:
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbp2p.store.copying import LocalCopier
@@ -22,7 +23,6 @@ from sbp2p_protocol.limits import BLOCK_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from sbp2p.store.download import Download
     from sbp2p.store.targets import Target
@@ -88,7 +88,7 @@ class Adoption:
         self._download.commit()
         yield from self._spread(target.part, target.number, spread)
 
-    def _hash(self, path: Path, number: int, check: FileCheck) -> Iterator[AdoptStep]:
+    def _hash(self, path: str, number: int, check: FileCheck) -> Iterator[AdoptStep]:
         start = self._checked
         with os_errors("read", path):
             for done in check_file(path, self._table, number, check):
@@ -96,10 +96,10 @@ class Adoption:
                 yield self._step()
         self._checked = start + self._table.files[number].size
 
-    def _spread(self, path: Path, number: int, blocks: set[int]) -> Iterator[AdoptStep]:
+    def _spread(self, path: str, number: int, blocks: set[int]) -> Iterator[AdoptStep]:
         """Write blocks that are right in one file to all their places."""
         buffer = memoryview(bytearray(BLOCK_MAX))
-        with os_errors("read", path), path.open("rb", buffering=0) as file:
+        with os_errors("read", path), Path(path).open("rb", buffering=0) as file:
             for block, offset, length in self._table.file_blocks(number):
                 if block in blocks:
                     read_into(file.fileno(), buffer[:length], offset)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from blake3 import blake3
@@ -36,7 +37,6 @@ from sbp2p_protocol.limits import BLOCK_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
-    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -113,7 +113,7 @@ class Download:
     def file_path(self, number: int) -> Path | None:
         """Return where file `number` lies now (maybe a part file); None if it is not made."""
         target = self.parts.targets.get(number)
-        return None if target is None else target.path
+        return None if target is None else Path(target.path)
 
     def adopt_local(self) -> Iterator[AdoptStep]:
         """Take over what is on this machine already; one step for every few MiB.
@@ -156,8 +156,7 @@ class Download:
         with self.claiming((index,)):
             if self.have.get(index):
                 return False
-            self.parts.write(index, chunks)
-            self._batch.add(index, self.parts.location(index))
+            self._batch.add(index, self.parts.write(index, chunks))
         self._commit_in_time()
         return True
 

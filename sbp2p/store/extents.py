@@ -46,7 +46,7 @@ _ALL_PLACES: Final = f"{_PLACE} WHERE e.digest = ?"
 class IndexedFile(NamedTuple):
     """One file to index: the caller has hashed it, and it had this stamp before and after."""
 
-    path: Path
+    path: Path | str
     leaves: Sequence[tuple[bytes, int]]
     """(digest, length) of its blocks in order; together they are the whole file."""
     stamp: FileStamp

@@ -18,6 +18,7 @@ import stat
 import threading
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import StoreError
@@ -26,7 +27,6 @@ from sbp2p.store.libc import fallocate, sync_data, syncfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from typing_extensions import Buffer
 
@@ -234,56 +234,64 @@ def sync_folder(folder: Path | str | bytes) -> None:
         os.close(fd)
 
 
-def check_folders(root: Path, relative: str, seen: set[Path]) -> None:
+def check_folders(root: Path, relative: str, seen: set[str]) -> None:
     """Refuse a path below `root` that cannot be made without following or removing something.
 
     Args:
         root: the destination.
         relative: the file's path below it.
-        seen: folders that need no second look; grows.
+        seen: folders below `root` that need no second look; grows.
 
     Raises:
         DestinationConflictError: a file or a symlink lies where a folder is needed. A version must
             not be able to write elsewhere.
     """
-    folder = root
-    for name in relative.split("/")[:-1]:
-        folder = folder / name
-        if folder in seen:
-            continue
+    for folder in _unseen_folders(relative, seen):
+        path = root / folder
         try:
-            mode = folder.lstat().st_mode
+            mode = path.lstat().st_mode
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(mode):
             kind = "a symlink" if stat.S_ISLNK(mode) else "a file"
             raise DestinationConflictError(
-                f"{folder} is {kind}, and a folder of the version belongs there",
+                f"{path} is {kind}, and a folder of the version belongs there",
                 hint="Move it away, or choose another folder.",
             )
         seen.add(folder)
 
 
-def make_folders(root: Path, relative: str, seen: set[Path]) -> list[Path]:
-    """Create the folders that hold `relative` below `root`; returns the new ones, outermost first.
+def _unseen_folders(relative: str, seen: set[str]) -> list[str]:
+    """Return the folders that hold `relative`, outermost first, without those that were seen."""
+    unseen: list[str] = []
+    folder = relative.rpartition("/")[0]
+    while folder and folder not in seen:
+        unseen.append(folder)
+        folder = folder.rpartition("/")[0]
+    return unseen[::-1]
+
+
+def make_folders(root: Path, relative: str, seen: set[str]) -> list[str]:
+    """Create the folders that hold `relative` below `root`.
+
+    Returns:
+        those that got a new entry, `root` as "", outermost first.
 
     Raises:
         DestinationConflictError: see `check_folders`.
         StoreError: a folder cannot be created.
     """
-    made: list[Path] = []
-    folder = root
-    for name in relative.split("/")[:-1]:
-        folder = folder / name
-        with os_errors("create", folder), suppress(FileExistsError):
-            if folder not in seen:
-                folder.mkdir()
-                made.append(folder)
+    changed: list[str] = []
+    for folder in _unseen_folders(relative, seen):
+        path = root / folder
+        with os_errors("create", path), suppress(FileExistsError):
+            path.mkdir()
+            changed.append(folder.rpartition("/")[0])
     check_folders(root, relative, seen)
-    return made
+    return changed
 
 
-def publish_file(part: Path, final: Path, *, overwrite: bool) -> None:
+def publish_file(part: str, final: str, *, overwrite: bool) -> None:
     """Give a finished part file its final name, in one step for whoever looks.
 
     The part name stays as a second one, so that readers who know only that one are not cut off;
@@ -293,15 +301,15 @@ def publish_file(part: Path, final: Path, *, overwrite: bool) -> None:
         FileExistsError: `final` exists and `overwrite` is false; even one that was made a
             moment ago, on filesystems that have hard links.
     """
-    spare = part.with_suffix(".link")
+    spare = f"{part}.link"
     try:
         if overwrite:
-            spare.unlink(missing_ok=True)  # of a run that was killed here
-            spare.hardlink_to(part)
-            spare.replace(final)
-            spare.unlink(missing_ok=True)  # rename(2) does nothing if both are one inode already
+            remove_file(spare)  # of a run that was killed here
+            os.link(part, spare)
+            Path(spare).replace(final)
+            remove_file(spare)  # rename(2) does nothing if both are one inode already
         else:
-            final.hardlink_to(part)
+            os.link(part, final)
     except FileExistsError:
         raise
     except OSError as error:
@@ -309,16 +317,26 @@ def publish_file(part: Path, final: Path, *, overwrite: bool) -> None:
             raise
         if not overwrite and os.path.lexists(final):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-        part.replace(final)
+        Path(part).replace(final)
 
 
-def below(root: Path, relative: str) -> Path:
+def remove_file(path: str | bytes) -> None:
+    """Remove a file if it is there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108  (making a Path takes longer than the call)
+
+
+def below(root: str, relative: str) -> str:
     """Return the path of a version's file; the last guard against one that leads elsewhere.
+
+    Args:
+        root: the destination, with a slash at its end.
+        relative: as the version spells it.
 
     Raises:
         StoreError: `relative` is absolute, empty, or leaves the root.
     """
     names = relative.split("/")
-    if any(name in ("", ".", "..") or "\0" in name for name in names):
+    if not {"", ".", ".."}.isdisjoint(names) or "\0" in relative:
         raise StoreError(f"a version with the file name {relative!r}, which no file may have")
-    return root.joinpath(*names)
+    return root + relative

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from sbp2p.errors import StoreError
 from sbp2p.store.errors import os_errors
 from sbp2p.store.extents import whole_leaves
-from sbp2p.store.files import make_folders, publish_file, sync_folder
+from sbp2p.store.files import make_folders, publish_file, remove_file, sync_folder
 from sbp2p.store.hashing import hash_file
 from sbp2p.store.loose import hold
 from sbp2p.store.recent import RECENT_NAME
@@ -58,7 +58,7 @@ class Finisher:
         stamps = []
         for target in ready:
             with os_errors("look at", target.final):
-                stamps.append(FileStamp.of(target.final.lstat()))
+                stamps.append(FileStamp.of(os.lstat(target.final)))
         with self._parts.index.writing() as db:
             for target, stamp in zip(ready, stamps, strict=True):
                 move_row(db, target.row, target.final, stamp)
@@ -71,7 +71,7 @@ class Finisher:
             self._parts.close_part(target)
             self._download.reader.files.forget(os.fsencode(target.part))
             with os_errors("remove", target.part):
-                target.part.unlink(missing_ok=True)
+                remove_file(target.part)
 
     def _is_whole(self, target: Target) -> bool:
         have = self._download.have
@@ -107,10 +107,10 @@ class Finisher:
         """Adopt a file with the same bytes that has the final name; refuse any other."""
         with os_errors("look at", target.final):
             try:
-                final = target.final.lstat()
+                final = os.lstat(target.final)
             except (FileNotFoundError, NotADirectoryError):  # make_folders finds the words
                 return
-            if target.made and os.path.samestat(final, target.part.lstat()):
+            if target.made and os.path.samestat(final, os.lstat(target.part)):
                 return  # killed between the steps 2 and 5
         same_size = final.st_size == self._table.files[target.number].size
         if stat.S_ISREG(final.st_mode) and same_size:
@@ -125,19 +125,19 @@ class Finisher:
 
     def _name(self, ready: list[Target]) -> None:
         root = self._download.destination
-        folders: set[Path] = {root}
-        seen: set[Path] = set()
+        folders = {""}
+        seen: set[str] = set()
         for target in ready:
-            for made in make_folders(root, self._table.files[target.number].path, seen):
-                folders.add(made.parent)
+            path = self._table.files[target.number].path
+            folders.update(make_folders(root, path, seen))
             if not target.made:
                 self._parts.make(target)  # an empty file that met another one here
             with os_errors("name a finished file", target.final):
                 self._publish(target)
-            folders.add(target.final.parent)
+            folders.add(path.rpartition("/")[0])
         for folder in folders:
-            with os_errors("sync", folder):
-                sync_folder(folder)
+            with os_errors("sync", root / folder):
+                sync_folder(root / folder)
         with suppress(OSError):  # the destination may be new; its parent need not be readable
             sync_folder(root.parent)
 
@@ -145,7 +145,7 @@ class Finisher:
         try:
             publish_file(target.part, target.final, overwrite=self._download.overwrite)
         except FileExistsError:
-            if not os.path.samestat(target.final.lstat(), target.part.lstat()):
+            if not os.path.samestat(os.lstat(target.final), os.lstat(target.part)):
                 raise conflict(target.final) from None
 
     def _drop_leftovers(self, db: sqlite3.Connection) -> None:
@@ -154,7 +154,7 @@ class Finisher:
             if target.state is TargetState.IN_PLACE:
                 db.execute("DELETE FROM file WHERE path = ?", (os.fsencode(target.part),))
                 with os_errors("remove", target.part):
-                    target.part.unlink(missing_ok=True)
+                    remove_file(target.part)
 
     def _mark_complete(self, db: sqlite3.Connection) -> None:
         db.execute(

@@ -34,7 +34,7 @@ class FileCheck:
     """Set at the end if every byte is right, nothing follows, and nobody changed it meanwhile."""
 
 
-def check_file(path: Path, table: BlockTable, number: int, check: FileCheck) -> Iterator[int]:
+def check_file(path: Path | str, table: BlockTable, number: int, check: FileCheck) -> Iterator[int]:
     """Hash a file against file `number` of `table`, into `check`; yields bytes done, in steps.
 
     Raises:
@@ -43,7 +43,7 @@ def check_file(path: Path, table: BlockTable, number: int, check: FileCheck) -> 
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         before = FileStamp.of(os.fstat(fd))
-        buffer = memoryview(bytearray(BLOCK_MAX))
+        buffer = memoryview(bytearray(min(BLOCK_MAX, table.files[number].size)))
         done = reported = 0
         for block, offset, length in table.file_blocks(number):
             view = buffer[:length]
@@ -64,7 +64,7 @@ def check_file(path: Path, table: BlockTable, number: int, check: FileCheck) -> 
         os.close(fd)
 
 
-def hash_file(path: Path, table: BlockTable, number: int) -> FileCheck:
+def hash_file(path: Path | str, table: BlockTable, number: int) -> FileCheck:
     """Hash a file in one go; one that cannot be read has nothing right."""
     check = FileCheck()
     try:

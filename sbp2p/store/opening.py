@@ -59,7 +59,7 @@ def open_download(
     try:
         opener = TargetOpener(table, wanted, root, overwrite=overwrite)
         with index.reading() as db:
-            opener.look(db, targets)
+            opener.look(db, targets, folder)
         opener.make_parts(targets, folder)
         with index.writing() as db:
             opener.repair(db)

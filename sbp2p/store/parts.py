@@ -18,7 +18,7 @@ from sbp2p.store.errors import os_errors
 from sbp2p.store.extents import IndexedFile, index_file
 from sbp2p.store.files import OpenFiles, sync_files, write_all
 from sbp2p.store.libc import start_writeback
-from sbp2p.store.records import FileStamp, Location
+from sbp2p.store.records import Location
 from sbp2p.store.targets import TargetState, leaves_of
 from sbp2p.store.versions import link_files
 from sbp2p_protocol.limits import KIB
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from sbp2p.store.index import Index
+    from sbp2p.store.records import FileStamp
     from sbp2p.store.targets import Target, TargetOpener
     from sbp2p_protocol.blocktable import BlockTable
 
@@ -74,15 +75,17 @@ class PartFiles:
             and target.state is not TargetState.IN_PLACE
         ]
 
-    def write(self, block: int, chunks: Sequence[Buffer]) -> None:
-        """Write a block whose hash is right to all its places; raises StoreError."""
+    def write(self, block: int, chunks: Sequence[Buffer]) -> Location | None:
+        """Write a block whose hash is right to all its places; returns one. Raises StoreError."""
         length = self.table.length(block)
-        for target, offset in self.places(block):
+        places = self.places(block)
+        for target, offset in places:
             with self.writing_to(target) as fd:
                 write_all(fd, chunks, offset)
                 if length >= _WRITEBACK_MIN:
                     with suppress(OSError):  # the sync that follows says what is wrong
                         start_writeback(fd, offset, length)
+        return _location(places, length)
 
     @contextmanager
     def writing_to(self, target: Target) -> Iterator[int]:
@@ -151,9 +154,7 @@ class PartFiles:
 
     def location(self, block: int) -> Location | None:
         """Return where a block can be read before it is committed."""
-        for target, offset in self.places(block):
-            return Location(-1, os.fsencode(target.part), offset, self.table.length(block), None)
-        return None
+        return _location(self.places(block), self.table.length(block))
 
     def close_part(self, target: Target) -> None:
         """Close the descriptor of a part file."""
@@ -166,22 +167,28 @@ class PartFiles:
         for target in self.targets.values():
             if target.state is TargetState.PART and target.made and not target.suspect:
                 with os_errors("look at", target.part):
-                    rows.append((target.part.lstat().st_mtime_ns, target.row))
+                    rows.append((os.lstat(target.part).st_mtime_ns, target.row))
         with self.index.writing() as db:
             db.executemany("UPDATE file SET mtime_ns = ? WHERE id = ? AND part = 1", rows)
 
 
+def _location(places: list[tuple[Target, int]], length: int) -> Location | None:
+    for target, offset in places:
+        return Location(-1, os.fsencode(target.part), offset, length, None)
+    return None
+
+
 def _insert_part(db: sqlite3.Connection, target: Target) -> int:
-    with os_errors("look at", target.part):
-        stamp = FileStamp.of(target.part.lstat())
+    if target.stamp is None:
+        raise ValueError("a part file that was not made")
     (row,) = db.execute(
         "INSERT INTO file (path, size, inode, mtime_ns, part, fetched)"
         " VALUES (?, ?, ?, ?, 1, 1) ON CONFLICT (path) DO UPDATE SET"
         " size = excluded.size, inode = excluded.inode, mtime_ns = excluded.mtime_ns RETURNING id",
         (
             os.fsencode(target.part),
-            stamp.size,
-            stamp.inode,
+            target.stamp.size,
+            target.stamp.inode,
             NOT_TRUSTED if target.suspect else None,
         ),
     ).fetchone()

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sbp2p.store.errors import os_errors
+from sbp2p.store.files import remove_file
 from sbp2p.store.finish import LOCK_NAME, release_work_folder
 from sbp2p.store.locks import FileLock
 from sbp2p.store.loose import held, sweep
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
 
     from sbp2p.store.index import Index
     from sbp2p.store.records import VersionRecord
+
+
+_DELETERS: Final = 8
+"""Threads that delete: where unlink(2) waits for the disk, one by one took 3 ms a file."""
+
+_Row: TypeAlias = "tuple[Any, ...]"
+"""Of a file and the version that has it: see `_own_files`."""
 
 
 @dataclass(slots=True)
@@ -48,9 +57,7 @@ def remove_versions(
             files = [row for record in records for row in _own_files(db, record, records)]
         if delete_files:
             deletable = {record.row for record in records if record.role == "fetch"}
-            for version_row, *row in files:
-                if version_row in deletable:
-                    _delete(row, tally)
+            _delete_all([row for row in files if row[0] in deletable], tally)
             for record in records:
                 _remove_empty_folders(record, files)
         with index.writing() as db:
@@ -77,7 +84,7 @@ def _lock_download(stack: ExitStack, record: VersionRecord) -> None:
 
 def _own_files(
     db: sqlite3.Connection, record: VersionRecord, removed: Sequence[VersionRecord]
-) -> list[tuple[Any, ...]]:
+) -> list[_Row]:
     """Return the index rows of files that only the removed versions have."""
     return db.execute(
         "SELECT v.version_id, f.id, f.path, f.size, f.mtime_ns, f.inode, f.part, f.fetched"
@@ -88,34 +95,48 @@ def _own_files(
     ).fetchall()
 
 
-def _delete(row: list[Any], tally: _Tally) -> None:
-    _, path, size, mtime_ns, inode, part, fetched = row
-    name = Path(os.fsdecode(path))
-    with os_errors("delete", name):
+def _delete_all(rows: Sequence[_Row], tally: _Tally) -> None:
+    with ThreadPoolExecutor(_DELETERS, thread_name_prefix="sbp2p-delete") as pool:
+        shares = [rows[start::_DELETERS] for start in range(min(_DELETERS, len(rows)))]
+        for share, deleted in zip(shares, pool.map(_delete_some, shares), strict=True):
+            for row, gone in zip(share, deleted, strict=True):
+                if gone is None:
+                    continue
+                if gone:
+                    tally.deleted += 1
+                    tally.bytes += row[3]
+                else:
+                    tally.kept.append(Path(os.fsdecode(row[2])))
+    tally.kept.sort()
+
+
+def _delete_some(rows: Sequence[_Row]) -> list[bool | None]:
+    return [_delete(row) for row in rows]
+
+
+def _delete(row: _Row) -> bool | None:
+    """Delete a file if it is what this node made; returns None if there is none."""
+    _, _, path, size, mtime_ns, inode, part, fetched = row
+    with os_errors("delete", path):
         try:
-            stat = name.lstat()
+            stamp = FileStamp.of(os.lstat(path))
         except (FileNotFoundError, NotADirectoryError):
-            return
-        same = FileStamp.of(stat) == (size, mtime_ns, inode)
-        if not part and not (fetched and same):
-            tally.kept.append(name)
-            return
-        name.unlink()
-    tally.deleted += 1
-    tally.bytes += size
+            return None
+        if not part and not (fetched and stamp == (size, mtime_ns, inode)):
+            return False
+        remove_file(path)
+    return True
 
 
-def _remove_empty_folders(record: VersionRecord, files: Sequence[tuple[Any, ...]]) -> None:
+def _remove_empty_folders(record: VersionRecord, files: Sequence[_Row]) -> None:
     """Remove the folders inside the version's own that held its files and hold nothing now."""
-    folders = {
-        folder
-        for row in files
-        if row[0] == record.row
-        for folder in Path(os.fsdecode(row[2])).parents
-        if record.root_path in folder.parents
-    }
-    for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
-        try:
-            folder.rmdir()
-        except OSError:  # not empty, or gone
-            continue
+    root = os.fsencode(record.root_path) + b"/"
+    inside: set[bytes] = set()
+    for row in files:
+        folder = row[2].rpartition(b"/")[0] if row[0] == record.row else b""
+        while folder.startswith(root) and folder not in inside:
+            inside.add(folder)
+            folder = folder.rpartition(b"/")[0]
+    for folder in sorted(inside, key=len, reverse=True):
+        with suppress(OSError):  # not empty, or gone
+            Path(os.fsdecode(folder)).rmdir()

@@ -146,7 +146,7 @@ class Store:
         return self._versions.newest(publisher, name)
 
     def table(self, record: VersionRecord) -> BlockTable:
-        """Return the block table of a version; about 1 s for a million blocks, so keep it."""
+        """Return the block table of a version; the first time 3 s for a million blocks."""
         return self._versions.table(record)
 
     def pin(self, cid: Cid) -> None:

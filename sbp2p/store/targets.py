@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from sbp2p.store.errors import DestinationConflictError, os_errors
 from sbp2p.store.extents import file_extents, mark_incomplete, whole_leaves
@@ -37,6 +38,7 @@ from sbp2p.store.files import (
     check_folders,
     check_free_space,
     merge_spans,
+    remove_file,
     reserve,
     sync_folder,
 )
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
 
 WORK_FOLDER: Final = ".sbp2p"
 """In the destination, while a download into it is not finished."""
+
+_PartRow: TypeAlias = "tuple[int, int, int, int | None]"
+"""Of the index: id, size, inode, mtime."""
 
 
 class TargetState(Enum):
@@ -72,8 +77,8 @@ class Target:
 
     number: int
     """Of the file in the block table."""
-    final: Path
-    part: Path
+    final: str
+    part: str
     state: TargetState = TargetState.PART
     made: bool = False
     """The part file exists."""
@@ -81,9 +86,11 @@ class Target:
     """The part file has bytes that nobody vouches for."""
     row: int = -1
     """In the index; -1 before there is one."""
+    stamp: FileStamp | None = None
+    """The part file's, when it was last looked at or made."""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> str:
         """Where its verified bytes lie now."""
         return self.final if self.state is TargetState.IN_PLACE else self.part
 
@@ -113,9 +120,10 @@ def choose_files(table: BlockTable, wanted: Bitmap) -> list[int]:
 
 def make_targets(table: BlockTable, files: Iterable[int], root: Path, cid: Cid) -> list[Target]:
     """Name the targets of a download into `root`; nothing is looked at yet."""
-    folder = work_folder(root, cid)
+    # text, not Path: a version may have 100,000 files, and this is half of what opening one costs
+    folder, top = f"{work_folder(root, cid)}/", f"{root}/"
     return [
-        Target(number, below(root, table.files[number].path), folder / f"{number:08d}.part")
+        Target(number, below(top, table.files[number].path), f"{folder}{number:08d}.part")
         for number in files
     ]
 
@@ -126,7 +134,7 @@ class TargetOpener:
     def __init__(self, table: BlockTable, wanted: Bitmap, root: Path, *, overwrite: bool) -> None:
         self._table = table
         self._root = root
-        self._folders: set[Path] = set()
+        self._folders: set[str] = set()
         self._wanted = wanted
         self._overwrite = overwrite
         self._seen = Bitmap(len(table))
@@ -138,28 +146,42 @@ class TargetOpener:
         """The blocks that are in every target they belong to."""
         return self._seen.and_not(self._missing)
 
-    def look(self, db: sqlite3.Connection, targets: Sequence[Target]) -> None:
+    def look(self, db: sqlite3.Connection, targets: Sequence[Target], folder: Path) -> None:
         """Find the state of each target; `repair` then tells the index what has changed.
 
         Raises:
             DestinationConflictError: something else has a final name, and may not be overwritten.
             StoreError: a path cannot be looked at.
         """
+        known = {
+            path: tuple(row)
+            for path, *row in db.execute(
+                "SELECT path, id, size, inode, mtime_ns FROM file WHERE path > ? AND path < ?",
+                (os.fsencode(f"{folder}/"), os.fsencode(f"{folder}0")),  # 0 follows / in ASCII
+            )
+        }
+        with os_errors("look at", folder):
+            there = {entry.path for entry in os.scandir(folder)}
         for target in targets:
             file = self._table.files[target.number]
             with os_errors("look at", target.final):
                 check_folders(self._root, file.path, self._folders)
-                self._look_at(db, target, file)
+                row = known.get(os.fsencode(target.part))
+                part = os.lstat(target.part) if target.part in there else None
+                self._look_at(db, target, file, row, part)
             self._count_blocks(db, target)
 
-    def _look_at(self, db: sqlite3.Connection, target: Target, file: FileEntry) -> None:
-        part, final = _stat(target.part), _stat(target.final)
-        row = db.execute(
-            "SELECT id, size, inode, mtime_ns FROM file WHERE path = ?",
-            (os.fsencode(target.part),),
-        ).fetchone()
+    def _look_at(
+        self,
+        db: sqlite3.Connection,
+        target: Target,
+        file: FileEntry,
+        row: _PartRow | None,
+        part: os.stat_result | None,
+    ) -> None:
+        final = _stat(target.final)
         if row is None and part is not None and final is not None and os.path.samestat(part, final):
-            target.part.unlink()  # killed between steps 4 and 5 of finish
+            remove_file(target.part)  # killed between steps 4 and 5 of finish
             part = None
         if row is not None and not self._resume(target, file, row, part, final):
             self._repairs.append(_run("DELETE FROM file WHERE id = ?", row[0]))
@@ -169,7 +191,7 @@ class TargetOpener:
             target.made = stat.S_ISREG(part.st_mode) and part.st_size == file.size
             target.suspect = target.made and file.size > 0
             if not target.made:
-                target.part.unlink()
+                remove_file(target.part)
         if final is not None and not (part is not None and os.path.samestat(part, final)):
             self._meet(db, target, file, final)
 
@@ -177,7 +199,7 @@ class TargetOpener:
         self,
         target: Target,
         file: FileEntry,
-        row: tuple[int, int, int, int | None],
+        row: _PartRow,
         part: os.stat_result | None,
         final: os.stat_result | None,
     ) -> bool:
@@ -255,7 +277,8 @@ class TargetOpener:
                     self.make_part(target)
         except BaseException:
             for target in made:
-                target.part.unlink(missing_ok=True)
+                with suppress(OSError):
+                    remove_file(target.part)
             raise
         if made:
             with os_errors("sync", folder):
@@ -270,6 +293,7 @@ class TargetOpener:
             try:
                 os.ftruncate(fd, self._table.files[target.number].size)
                 reserve(fd, self._wanted_spans(target.number))
+                target.stamp = FileStamp.of(os.fstat(fd))
             finally:
                 os.close(fd)
         target.made = True
@@ -278,7 +302,7 @@ class TargetOpener:
         if target.state is not TargetState.PART:
             return 0
         wanted = sum(length for _, length in self._wanted_spans(target.number))
-        return max(0, wanted - target.part.stat().st_blocks * 512) if target.made else wanted
+        return max(0, wanted - os.lstat(target.part).st_blocks * 512) if target.made else wanted
 
     def _wanted_spans(self, number: int) -> list[tuple[int, int]]:
         if self._wanted.all():
@@ -300,7 +324,7 @@ def leaves_of(table: BlockTable, number: int) -> list[tuple[bytes, int]]:
     return [(table.digest(block), length) for block, _, length in table.file_blocks(number)]
 
 
-def move_row(db: sqlite3.Connection, file_id: int, final: Path, stamp: FileStamp) -> None:
+def move_row(db: sqlite3.Connection, file_id: int, final: str, stamp: FileStamp) -> None:
     """Let an index row follow its part file to the final name, displacing who had it."""
     path = os.fsencode(final)
     displaced = db.execute(
@@ -315,7 +339,7 @@ def move_row(db: sqlite3.Connection, file_id: int, final: Path, stamp: FileStamp
     )
 
 
-def conflict(final: Path, what: str = "a different file") -> DestinationConflictError:
+def conflict(final: str, what: str = "a different file") -> DestinationConflictError:
     """Return the error for something else under a final name."""
     return DestinationConflictError(
         f"{final} exists and is {what}",
@@ -323,8 +347,8 @@ def conflict(final: Path, what: str = "a different file") -> DestinationConflict
     )
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat(path: str) -> os.stat_result | None:
     try:
-        return path.lstat()
+        return os.lstat(path)
     except FileNotFoundError:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from sbp2p.store.extents import IndexedFile, mark_incomplete
+from sbp2p.store.extents import IndexedFile, mark_incomplete, whole_leaves
 from sbp2p.store.hashing import FileCheck, check_file
 from sbp2p.store.records import DamagedBlock, VerifyStep
 from sbp2p.store.targets import leaves_of
@@ -67,10 +67,9 @@ class Verifier:
             yield VerifyStep(final, 0, size, True, problem=(error.strerror or str(error)).lower())
             return
         if check.stamp is not None:
-            leaves = leaves_of(self._table, number)
-            (row,) = self._extents.index_files([IndexedFile(final, leaves, check.stamp)])
-            with self._index.writing() as db:
-                _link(db, self._record.row, number, row)
+            self._note_right(
+                number, IndexedFile(final, leaves_of(self._table, number), check.stamp)
+            )
             yield VerifyStep(final, size, size, True)
             return
         damaged = self._damaged(check)
@@ -78,6 +77,22 @@ class Verifier:
         if file_id is not None:
             self._drop(file_id, damaged)
         yield VerifyStep(final, size, size, True, damaged, problem)
+
+    def _note_right(self, number: int, file: IndexedFile) -> None:
+        """Index a file that is right, unless the index says so already: writing to it is slow."""
+        version = self._record.row
+        with self._index.reading() as db:
+            found = db.execute(
+                "SELECT f.id, f.size, f.mtime_ns, f.inode FROM version_file v JOIN file f"
+                " ON f.id = v.file_id WHERE v.version_id = ? AND v.ordinal = ? AND f.path = ?",
+                (version, number, os.fsencode(file.path)),
+            ).fetchone()
+            same = found is not None and found[1:] == file.stamp
+            if same and whole_leaves(db, found[0], file.stamp.size) == file.leaves:
+                return
+        (row,) = self._extents.index_files([file])
+        with self._index.writing() as db:
+            _link(db, version, number, row)
 
     def _verify_part(
         self, number: int, final: Path, file_id: int, path: bytes

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
+from collections import OrderedDict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 _LEAF: Final = struct.Struct("<32sI")
 _LEAVES_PER_PAGE: Final = 1024
+_TABLE_BLOCKS_KEPT: Final = 1_000_000
+"""Blocks in the tables that are kept: 60 MB, and each peer that asks would cost 3 s otherwise."""
 
 _RECORD: Final = "SELECT id, document, root_path, role, pinned, complete, files, bytes FROM version"
 
@@ -44,6 +48,8 @@ class Versions:
 
     def __init__(self, index: Index) -> None:
         self._index = index
+        self._lock = threading.Lock()
+        self._tables: OrderedDict[Cid, BlockTable] = OrderedDict()
 
     def all(self) -> list[VersionRecord]:
         """Return every version in every folder, by publisher, name and number."""
@@ -66,7 +72,20 @@ class Versions:
         return found[0] if found else None
 
     def table(self, record: VersionRecord) -> BlockTable:
-        """Build the block table of a version again."""
+        """Build the block table of a version again, or return the one that was built last."""
+        with self._lock:
+            found = self._tables.get(record.cid)
+            if found is not None:
+                self._tables.move_to_end(record.cid)
+                return found
+        table = self._build_table(record)
+        with self._lock:
+            self._tables[record.cid] = table
+            while sum(each.occurrences for each in self._tables.values()) > _TABLE_BLOCKS_KEPT:
+                self._tables.popitem(last=False)
+        return table
+
+    def _build_table(self, record: VersionRecord) -> BlockTable:
         builder = BlockTableBuilder()
         with self._index.reading() as db:
             files = db.execute(
