@@ -37,8 +37,10 @@ class Selection:
     """A part of a version: the unique blocks it needs and what they make."""
 
     wanted: Bitmap
+    numbers: tuple[int, ...]
+    """Files that something is wanted of, by their number in the block table."""
     files: tuple[str, ...]
-    """Paths that will be complete."""
+    """Paths of those that are asked for by name, and will be complete."""
     tensors: tuple[TensorEntry, ...]
     """Tensors that will be complete, in files that may not be."""
 
@@ -88,14 +90,16 @@ def select_blocks(
     """
     paths = [file.path for file in table.files]
     if not files and not tensors:
-        return Selection(table.blocks_of_files(range(len(paths))), tuple(paths), ())
+        everything = range(len(paths))
+        return Selection(table.blocks_of_files(everything), tuple(everything), tuple(paths), ())
     chosen = matching(files, paths, "file") if files else []
     ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for path in chosen:
         number = _number(table, path)
         ranges[number].append((0, table.files[number].size))
     picked = _tensor_ranges(table, list(entries), tensors, ranges) if tensors else ()
-    return Selection(table.blocks_for(ranges), tuple(chosen), tuple(picked))
+    numbers = tuple(sorted(ranges))
+    return Selection(table.blocks_for(ranges), numbers, tuple(chosen), tuple(picked))
 
 
 def _tensor_ranges(

@@ -13,13 +13,14 @@ protocol/exchange.md is the wire format, docs/decisions/0005-exchange.md tells w
 
 from __future__ import annotations
 
-from .progress import FetchProgress, FetchResult, FoundVersion, Phase
+from .progress import Choice, FetchProgress, FetchResult, FoundVersion, Phase
 from .serve import ServingStatistics
 from .service import Exchange, ExchangeStatistics
 from .session import SourceStatistics
 from .sources import Source
 
 __all__ = [
+    "Choice",
     "Exchange",
     "ExchangeStatistics",
     "FetchProgress",

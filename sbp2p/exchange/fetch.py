@@ -11,9 +11,9 @@ Theory of operation. The steps, each named in `FetchProgress.phase`:
 Peers are connected to from the start and may join and leave at any time. From CHECKING on other
 peers are told what is here, so two nodes that fetch the same version help each other.
 
-When nothing may come any more (see `BlockScheduler.hope`) for `patience_s`, the fetch gives up and
-says how many blocks are missing. Everything committed stays; so it is after a cancellation, which
-takes a second at most.
+When nothing may come any more (see `BlockScheduler.hope`) for `patience_s`, or at once when every
+peer was blamed, the fetch gives up and says how many blocks are missing. Everything committed
+stays; so it is after a cancellation, which takes a second at most.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from sbp2p.errors import NotFoundError, PeerUnreachableError, StoreError
+from sbp2p.errors import NotFoundError, StoreError
 
 from .finding import Finder
 from .peers import open_peers
-from .progress import FetchProgress, FetchResult, FoundVersion, Phase, RateMeter
+from .progress import Choice, FetchProgress, FetchResult, FoundVersion, Phase, RateMeter
 from .questions import unreachable
 from .scheduler import BlockScheduler
 from .writer import BlockWriter
@@ -69,7 +69,7 @@ class Fetch:
         threads: Calls,
         config: NodeConfig,
         trust: Callable[[SignedDocument, Manifest], Awaitable[None]] | None = None,
-        choose: Callable[[FoundVersion], Bitmap] | None = None,
+        choose: Callable[[FoundVersion], Choice] | None = None,
         progress: Callable[[FetchProgress], None] | None = None,
         in_order: bool = False,
         overwrite: bool = False,
@@ -121,27 +121,27 @@ class Fetch:
                 await self._trust(document, manifest)
             self._enter(Phase.READING)
             version = await finder.read(document, manifest)
-            wanted = await self._threads.run(self._choose_blocks, version)
+            choice = await self._threads.run(self._choose_blocks, version)
             folder = self._destination
             if callable(folder):
                 folder = folder(manifest)
-            await self._download(peers, version, wanted, folder)
+            await self._download(peers, version, choice, folder)
             self._enter(Phase.DONE)
-            return self._result(peers, version, wanted, folder)
+            return self._result(peers, version, choice.wanted, folder)
 
-    def _choose_blocks(self, version: FoundVersion) -> Bitmap:
+    def _choose_blocks(self, version: FoundVersion) -> Choice:
         """Return what is wanted, and count it; runs in a thread."""
         table = version.table
         if self._choose is None:
-            wanted = table.blocks_of_files(range(len(table.files)))
+            choice = Choice(table.blocks_of_files(range(len(table.files))))
         else:
-            wanted = self._choose(version)
-        self._blocks_total = wanted.count()
-        self._bytes_total = sum(map(table.length, wanted))
-        return wanted
+            choice = self._choose(version)
+        self._blocks_total = choice.wanted.count()
+        self._bytes_total = sum(map(table.length, choice.wanted))
+        return choice
 
     async def _download(
-        self, peers: Peers, version: FoundVersion, wanted: Bitmap, folder: Path
+        self, peers: Peers, version: FoundVersion, choice: Choice, folder: Path
     ) -> None:
         self._enter(Phase.CHECKING)
         root = version.manifest.root
@@ -153,7 +153,8 @@ class Fetch:
                     version.manifest,
                     version.table,
                     folder,
-                    wanted,
+                    choice.wanted,
+                    files=choice.files,
                     overwrite=self._overwrite,
                 ),
             )
@@ -242,7 +243,7 @@ class Fetch:
             self._last_hope = now
             return
         if now - self._last_hope < self._config.exchange.patience_s and (
-            peers.sources.known or peers.more_may_come
+            peers.more_may_come or not peers.sources.exhausted
         ):
             return
         missing = f"{scheduler.picker.missing_count} of {self._blocks_total} blocks are missing"
@@ -250,7 +251,7 @@ class Fetch:
         usable = len(peers.sources.usable())
         if not usable:
             reason = unreachable(peers.sources)
-            raise PeerUnreachableError(f"{missing}: {reason}", hint=f"{reason.hint}; {kept}")
+            raise type(reason)(f"{missing}: {reason}", hint=f"{reason.hint}; {kept}")
         raise NotFoundError(f"{missing}, and none of {usable} connected peers has one", hint=kept)
 
     # -- telling --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sbp2p.errors import NotFoundError, PeerUnreachableError
+from sbp2p.errors import NotFoundError, PeerMisbehavedError, PeerUnreachableError
 from sbp2p_protocol.cid import verify_block
 from sbp2p_protocol.link import ManifestLink
 from sbp2p_protocol.tensor_index import parse_index_root, read_tensor_index
@@ -69,7 +69,7 @@ class Finder:
             return local.document, local.manifest
         try:
             found = await self._peers.questions.find(
-                f"{name} of publisher {publisher}",
+                f"{name}{'' if version is None else f'@{version}'} of publisher {publisher}",
                 lambda client: client.resolve(publisher.to_bytes(), name, version),
                 lambda manifest: (
                     manifest.publisher == publisher
@@ -79,7 +79,7 @@ class Finder:
                 exact=version is not None,
                 keep_waiting=lambda: self._peers.more_may_come,
             )
-        except (NotFoundError, PeerUnreachableError):
+        except (NotFoundError, PeerMisbehavedError, PeerUnreachableError):
             if local is None:
                 raise
             return local.document, local.manifest

@@ -56,6 +56,16 @@ class FetchProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """A part of a version: blocks, and the files that are to be made of them."""
+
+    wanted: Bitmap
+    files: tuple[int, ...] | None = None
+    """Numbers of files in the block table. None: all if every block is wanted, and otherwise those
+    that the blocks make whole, and as few as hold the rest."""
+
+
+@dataclass(frozen=True, slots=True)
 class FoundVersion:
     """A version before its blocks: what there is to choose from."""
 

@@ -4,7 +4,8 @@ Theory of operation: every peer is asked, as they join, and the first answer tha
 manifest's CID names exactly one), or the newest of all answers (a name). An answer is verified
 before it counts; whoever sent a bad one is penalized and asked nothing more.
 
-Error cases: nobody knows it -> NotFoundError; nobody can be asked -> PeerUnreachableError.
+Error cases: nobody knows it -> NotFoundError; nobody can be asked, or answers ->
+PeerUnreachableError; all were blamed -> PeerMisbehavedError.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from sbp2p.errors import NotFoundError, PeerUnreachableError
+from sbp2p.errors import NotFoundError, PeerMisbehavedError, PeerUnreachableError
 from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.manifest import read_signed_manifest
@@ -36,14 +37,19 @@ GRACE_S: Final = 2.0
 """How long the first answer about a name waits for newer ones from peers that have not answered."""
 
 
-def unreachable(sources: Sources) -> PeerUnreachableError:
+def unreachable(sources: Sources) -> PeerUnreachableError | PeerMisbehavedError:
     """Return the error for a fetch that can ask nobody, with the reason for each peer."""
     if not sources.known:
         return PeerUnreachableError(
             "no peer to fetch from", hint="use a link with ?peer=, or connect to a seed first"
         )
-    why = dict.fromkeys(sources.sessions, "it has stopped answering") | sources.failures
+    why = dict.fromkeys(sources.sessions, "it does not answer") | sources.failures
     reasons = "; ".join(f"{peer.short()}: {reason}" for peer, reason in why.items())
+    if sources.exhausted:
+        return PeerMisbehavedError(
+            f"none of {sources.known} peers can be trusted: {reasons}",
+            hint="nothing wrong was kept: ask for the link to another seed",
+        )
     return PeerUnreachableError(
         f"none of {sources.known} peers can be asked: {reasons}",
         hint="check that a seed is running and can be reached",
@@ -82,8 +88,9 @@ class Questions:
             keep_waiting: whether peers may still come when all have been asked.
 
         Raises:
-            NotFoundError: the peers do not have it.
-            PeerUnreachableError: no peer could be asked.
+            NotFoundError: the peers that answered do not have it.
+            PeerUnreachableError: no peer could be asked, or none answered.
+            PeerMisbehavedError: every peer broke the protocol.
         """
         self._ask, self._accept = ask, accept
         for session in self._sources.usable():
@@ -97,10 +104,10 @@ class Questions:
         self._ask = None
         if self._found:
             return max(self._found, key=lambda found: found[1].version)
-        if not self._sources.sessions and not self._missing:
+        if not self._missing:
             raise unreachable(self._sources)
         raise NotFoundError(
-            f"none of {self._missing + len(self._pending)} peers knows {what}",
+            f"none of {self._missing} peers that answered knows {what}",
             hint="check the link, or ask the publisher to seed it",
         )
 

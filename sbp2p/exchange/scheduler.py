@@ -264,7 +264,7 @@ class BlockScheduler:
                 self.picker.block_lost(session.peer_id, self._index(digest))
             session.lies += len(event.digests)
             if session.lies > _LIES_MAX:
-                session.leave()
+                session.leave(f"it did not have {session.lies} blocks that it said it had")
         else:
             pause = min(_PAUSE_S * 2**session.pauses, _PAUSE_MAX_S)
             session.pauses = min(session.pauses + 1, 16)

@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from sbp2p.swarm import Swarm
     from sbp2p_keys.identity import PeerId
     from sbp2p_keys.signing import SignedDocument
-    from sbp2p_protocol.bitmap import Bitmap
     from sbp2p_protocol.cid import Cid
     from sbp2p_protocol.link import Link
     from sbp2p_protocol.manifest import Manifest
     from sbp2p_protocol.multiaddr import Address
 
-    from .progress import FetchProgress, FetchResult, FoundVersion
+    from .progress import Choice, FetchProgress, FetchResult, FoundVersion
     from .threads import Calls
 
 _THREADS: Final = 8
@@ -83,7 +82,7 @@ class Exchange:
         sources: Iterable[Source] = (),
         arrivals: trio.MemoryReceiveChannel[Source] | None = None,
         trust: Callable[[SignedDocument, Manifest], Awaitable[None]] | None = None,
-        choose: Callable[[FoundVersion], Bitmap] | None = None,
+        choose: Callable[[FoundVersion], Choice] | None = None,
         progress: Callable[[FetchProgress], None] | None = None,
         in_order: bool = False,
         overwrite: bool = False,
@@ -98,7 +97,7 @@ class Exchange:
             arrivals: more of them while it runs. As long as this channel is open, a fetch that
                 cannot go on waits for `patience_s`; otherwise it gives up when all were asked.
             trust: called once with the verified document; raises TrustError to refuse it.
-            choose: returns the wanted blocks; runs in a thread. All blocks by default.
+            choose: returns the wanted part; runs in a thread. All blocks and files by default.
             progress: called in the event loop about ten times a second and at each phase.
             in_order: ask for blocks in the order of the files, not rarest first.
             overwrite: replace different files at the destination when the fetch finishes.
@@ -106,7 +105,7 @@ class Exchange:
         Raises:
             NotFoundError: the version, or some of its blocks, is with no peer.
             PeerUnreachableError: nobody could be asked, or everybody left.
-            PeerMisbehavedError: the version itself is malformed.
+            PeerMisbehavedError: the version itself is malformed, or every peer broke the protocol.
             StoreError: the disk failed, or the destination is in use; what was committed is safe.
             TrustError: from `trust`.
         """

@@ -105,6 +105,8 @@ class PeerSession:
         """Blocks that it said it had, and then did not."""
         self.blamed = False
         """Sent a wrong block or broke the protocol: not to be asked again."""
+        self._parting = ""
+        """Why this side ended the session, if it did."""
         self.tally = tally
         self._stream = stream
         self._swarm = swarm
@@ -136,14 +138,16 @@ class PeerSession:
         if self.client.has_output:
             self._output.fire()
 
-    def leave(self) -> None:
-        """Say goodbye; `run` returns soon after."""
+    def leave(self, reason: str = "") -> None:
+        """Say goodbye; `run` returns soon after, and says why."""
+        self._parting = self._parting or reason
         self.client.goodbye()
         self._output.fire()
 
     def blame(self, points: int, reason: str) -> None:
         """Hold something against the peer and have no more to do with it."""
         self.blamed = True
+        self._parting = self._parting or reason
         self._swarm.penalize(self.peer_id, points, f"exchange: {reason}")
         self._stream.reset()
 
@@ -171,7 +175,7 @@ class PeerSession:
                 nursery.cancel_scope.cancel()
         finally:
             self.client.goodbye()
-        return reason
+        return self._parting or reason
 
     async def _read(self) -> str:
         try:
@@ -184,8 +188,9 @@ class PeerSession:
             while not reason:
                 reason = await self._read_once()
         except RemoteProtocolError as error:
+            self._parting = f"it broke the protocol: {error}"
             self.blame(VIOLATION_POINTS, str(error))
-            return f"it broke the protocol: {error}"
+            return self._parting
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             return str(error) or "the stream was lost"
         return reason

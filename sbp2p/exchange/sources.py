@@ -67,6 +67,7 @@ class Sources:
         self._tried = tried
         self._nursery = nursery
         self._known: set[PeerId] = set()
+        self._blamed: set[PeerId] = set()
         self._latest: dict[PeerId, PeerSession] = {}
         """The last session with each peer, ended or not."""
         self._places = trio.Semaphore(config.max_sources)
@@ -82,6 +83,11 @@ class Sources:
     def known(self) -> int:
         """How many sources were ever added."""
         return len(self._known)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every source was blamed, or there was none: nobody is left to try again."""
+        return self._known == self._blamed
 
     def usable(self) -> list[PeerSession]:
         """Return the sessions that can be expected to answer now."""
@@ -122,6 +128,8 @@ class Sources:
             async with self._places:
                 blamed, worked = await self._attempt(source)
             self.trying.discard(source.peer_id)
+            if blamed:
+                self._blamed.add(source.peer_id)
             self._tried()
             if blamed:
                 return

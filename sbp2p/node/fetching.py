@@ -14,7 +14,7 @@ import trio
 
 from sbp2p.checkpoint.select import Selection, select_blocks
 from sbp2p.errors import ConfigError, NotFoundError
-from sbp2p.exchange import FetchProgress, Phase, Source
+from sbp2p.exchange import Choice, FetchProgress, Phase, Source
 from sbp2p_protocol.link import BadLinkError, ManifestLink, NameLink, parse_link
 
 from .trusting import require_trust
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sbp2p.exchange import FoundVersion
     from sbp2p_keys.identity import PeerId
     from sbp2p_keys.signing import SignedDocument
-    from sbp2p_protocol.bitmap import Bitmap
     from sbp2p_protocol.link import Link
     from sbp2p_protocol.manifest import Manifest
     from sbp2p_protocol.multiaddr import Address
@@ -96,8 +95,8 @@ class _Chooser:
         self._wish = wish
         self.selection: Selection | None = None
 
-    def __call__(self, version: FoundVersion) -> Bitmap:
-        """Return the wanted blocks; raises NotFoundError for a glob that matches nothing."""
+    def __call__(self, version: FoundVersion) -> Choice:
+        """Return the wanted part; raises NotFoundError for a glob that matches nothing."""
         wish = self._wish
         if wish.tensors and not version.tensors:
             raise NotFoundError(
@@ -107,7 +106,7 @@ class _Chooser:
         self.selection = select_blocks(
             version.table, version.tensors, files=wish.files, tensors=wish.tensors
         )
-        return self.selection.wanted
+        return Choice(self.selection.wanted, self.selection.numbers)
 
 
 async def fetch(
@@ -180,7 +179,7 @@ def _result(
     return FetchResult(
         version=version,
         destination=result.destination,
-        files=len(selection.files),
+        files=len(selection.numbers) - len(result.part_files),
         total_bytes=result.bytes_wanted,
         network_bytes=result.bytes_received,
         local_bytes=result.bytes_local,

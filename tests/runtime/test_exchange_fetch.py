@@ -12,7 +12,7 @@ from sbp2p.errors import (
     StoreError,
     TrustError,
 )
-from sbp2p.exchange import FetchProgress, FoundVersion, Phase, Source
+from sbp2p.exchange import Choice, FetchProgress, FoundVersion, Phase, Source
 from sbp2p.exchange.fetch import _Opening
 from sbp2p.transport import LinkProfile
 from sbp2p_protocol.link import ManifestLink, NameLink
@@ -29,12 +29,12 @@ from tests.runtime.exchange_lab import (
 from tests.runtime.store_samples import noise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from trio.testing import MockClock
 
     from sbp2p_keys.signing import SignedDocument
-    from sbp2p_protocol.bitmap import Bitmap
 
 
 async def test_one_seed(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ async def test_a_new_version_costs_what_changed(tmp_path: Path) -> None:
 async def test_a_part_of_a_version(tmp_path: Path) -> None:
     version = make_version({"a": noise("a", 9 * BLOCK), "b": noise("b", 5 * BLOCK)})
 
-    def only_b(found: FoundVersion) -> Bitmap:
+    def only_b(found: FoundVersion) -> Choice:
         assert found.manifest == version.manifest
-        return found.table.blocks_of_files([1])
+        return Choice(found.table.blocks_of_files([1]))
 
     async with open_lab(tmp_path) as lab:
         seed, leech = await lab.node(), await lab.node()
@@ -128,6 +128,27 @@ async def test_a_part_of_a_version(tmp_path: Path) -> None:
         third = await lab.node()
         await third.exchange.fetch(version.link, third.out, sources=[leech.source], choose=only_b)
         assert (third.out / "b").read_bytes() == version.files["b"]
+
+
+async def test_only_the_chosen_files_are_made(tmp_path: Path) -> None:
+    same = noise("same", 3 * BLOCK)
+    version = make_version({"a": same, "b": same, "c/empty": b"", "d": noise("d", BLOCK)})
+
+    def chosen(*numbers: int) -> Callable[[FoundVersion], Choice]:
+        return lambda found: Choice(found.table.blocks_of_files(numbers), numbers)
+
+    async with open_lab(tmp_path) as lab:
+        seed, leech = await lab.node(), await lab.node()
+        await seed.publish(version)
+        sources = [seed.source]
+        for numbers, made in (((1,), ["b"]), ((2,), ["empty"]), ((0, 1, 2), ["a", "b", "empty"])):
+            out = leech.home / f"out-{numbers}"
+            await leech.exchange.fetch(version.link, out, sources=sources, choose=chosen(*numbers))
+            assert sorted(each.name for each in out.rglob("*") if each.is_file()) == made
+        # the rest can come later
+        out = leech.home / "out-(1,)"
+        await leech.exchange.fetch(version.link, out, sources=sources)
+        version.assert_at(out)
 
 
 async def test_newest_version_of_a_name(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -245,8 +266,11 @@ async def test_nobody_to_ask(tmp_path: Path, autojump_clock: MockClock) -> None:
         await nobody.swarm.disconnect(leech.key.peer_id)
         with pytest.raises(PeerUnreachableError, match="none of 1 peers"):
             await leech.get(version, Source(PUBLISHER.peer_id))
-        with pytest.raises(NotFoundError, match="knows version"):
+        with pytest.raises(NotFoundError, match="none of 1 peers that answered knows version"):
             await leech.get(version, nobody)
+        missing = NameLink(PUBLISHER.peer_id, "model", 7)
+        with pytest.raises(NotFoundError, match="knows model@7 of publisher"):
+            await leech.exchange.fetch(missing, leech.out, sources=[nobody.source])
 
 
 async def test_blocks_that_nobody_has(tmp_path: Path, autojump_clock: MockClock) -> None:

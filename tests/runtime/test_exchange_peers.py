@@ -7,11 +7,12 @@ import pytest
 import trio
 
 from sbp2p.config import SwarmConfig
-from sbp2p.errors import NotFoundError, PeerUnreachableError
+from sbp2p.errors import PeerMisbehavedError, PeerUnreachableError
 from sbp2p.exchange import Source
 from sbp2p.exchange.serve import BlockBuffers
 from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p.transport import LinkProfile
+from sbp2p_keys.identity import PrivateKey
 from sbp2p_protocol.exchange_messages import (
     PROTOCOL_ID,
     Goodbye,
@@ -67,8 +68,11 @@ async def test_only_wrong_blocks_means_no_peer_is_left(
     async with open_lab(tmp_path) as lab:
         _, source = await lab.serve(bad.handle)
         leech = await lab.node()
-        with pytest.raises(PeerUnreachableError, match="blocks are missing"):
+        started = trio.current_time()
+        with pytest.raises(PeerMisbehavedError, match="block 3 does not match its hash") as caught:
             await leech.get(version, source)
+        assert "blocks are missing" in str(caught.value)
+        assert trio.current_time() - started < 2, "nobody is left to wait for"
         assert bad.streams == 1
         assert leech.store.have_bitmap(version.table).get(3) is False
 
@@ -113,7 +117,9 @@ async def test_peer_with_nothing_it_says_is_let_go(
     async with open_lab(tmp_path) as lab:
         _, source = await lab.serve(liar.handle)
         leech = await lab.node(patience_s=5.0)
-        with pytest.raises((NotFoundError, PeerUnreachableError), match="100 of 100"):
+        with pytest.raises(
+            PeerUnreachableError, match=r"100 of 100.*did not have 65 blocks that it said it had"
+        ):
             await leech.get(version, source)
 
 
@@ -247,9 +253,28 @@ async def test_peer_that_never_says_hello(tmp_path: Path, autojump_clock: MockCl
         _, source = await lab.serve(hold)
         leech = await lab.node()
         started = trio.current_time()
-        with pytest.raises((NotFoundError, PeerUnreachableError)):
+        with pytest.raises(PeerUnreachableError, match=r"none of 1 peers.*not answer"):
             await leech.get(version, source)
         assert trio.current_time() - started < 35
+
+
+async def test_peers_that_only_talk_nonsense_are_to_blame(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    version = small_version(5)
+
+    async def talk(stream: Stream) -> None:
+        await stream.send_all(b"\x05hello")
+        await trio.sleep_forever()
+
+    async with open_lab(tmp_path) as lab:
+        sources = [source for _, source in [await lab.serve(talk), await lab.serve(talk)]]
+        leech = await lab.node()
+        with pytest.raises(PeerMisbehavedError, match=r"none of 2 peers.*broke the protocol"):
+            await leech.get(version, *sources)
+        # who is only not there may be tried again, so then nobody is blamed
+        with pytest.raises(PeerUnreachableError, match="broke the protocol"):
+            await leech.get(version, *sources, Source(PrivateKey.from_seed(b"n" * 32).peer_id))
 
 
 # -- the serving side against bad askers --------------------------------------------------------

@@ -52,6 +52,24 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+async def test_a_glob_makes_just_the_files_that_it_matches(tmp_path: Path, model: Path) -> None:
+    (model / "copy.bin").write_bytes(WEIGHTS)
+    (model / "sub" / "__init__.py").write_bytes(b"")
+    (model / "sub" / "code.py").write_text("x = 1")
+    async with open_pair(tmp_path) as (alice, bob):
+        link = (await alice.publish(model, name="m")).link(alice.addresses)
+        for glob, made in (
+            ("*.py", {"sub/__init__.py", "sub/code.py"}),
+            ("weights.bin", {"weights.bin"}),
+            ("sub/empty", {"sub/empty"}),
+            ("*", set(content(model))),
+        ):
+            folder = tmp_path / glob.replace("/", "_").replace("*", "all")
+            result = await bob.fetch(link, to=folder, files=[glob])
+            assert set(content(folder)) == made
+            assert result.files == len(made)
+
+
 async def test_what_is_published_can_be_fetched_and_is_the_same(
     tmp_path: Path, model: Path
 ) -> None:
