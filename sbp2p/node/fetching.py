@@ -63,10 +63,21 @@ class Wish:
         return Path(manifest.name.rpartition("/")[2])
 
 
+def folder(to: Path | str | None) -> Path | str | None:
+    """Return where to put files; raises ConfigError for an empty text: some variable is unset."""
+    if to == "":
+        raise ConfigError(
+            "the folder to fetch into is an empty text", hint="say . for the working directory"
+        )
+    return to
+
+
 def parse(link: Link | str) -> Link:
     """Read a link; raises ConfigError."""
     if isinstance(link, (ManifestLink, NameLink)):
         return link
+    if not isinstance(link, str):
+        raise TypeError(f"a link is a text, not {type(link).__name__}")
     try:
         return parse_link(link)
     except BadLinkError as error:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_data_path
 
-from sbp2p.errors import StoreBusyError, TrustError
+from sbp2p.errors import ConfigError, StoreBusyError, TrustError
 from sbp2p.store.errors import os_errors
 from sbp2p.store.locks import FileLock, NodeLock
 from sbp2p_keys.errors import FileExistsAlreadyError, FileMissingError, KeysError
@@ -48,6 +48,8 @@ class Home:
     """The files of one node. Synchronous; nothing here takes longer than reading a small file."""
 
     def __init__(self, path: Path | str | None = None) -> None:
+        if path == "":
+            raise ConfigError("the home is an empty text", hint="say . for the working directory")
         self.path = Path(path).expanduser() if path is not None else default_home()
 
     @property

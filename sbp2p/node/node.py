@@ -11,13 +11,14 @@ Theory of operation: a node is one home (key, trust, store), one swarm and one e
 closed together by `async with`. Everything that takes long is a method that can be cancelled and
 leaves what was verified; nothing runs on after the block.
 
-Errors: only the Sbp2pError tree, with a hint that says what to do next; ValueError for arguments
-that no call can mean.
+Errors: only the Sbp2pError tree, with a hint that says what to do next; ValueError and TypeError
+for arguments that no call can mean; RuntimeError outside the `async with`, and outside trio.
 """
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import trio
@@ -54,6 +55,17 @@ if TYPE_CHECKING:
     from .values import Damage, Description, FetchResult, Progress, Version
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The parts of a node while it is open."""
+
+    signer: PrivateKey
+    store: Store
+    swarm: Swarm
+    exchange: Exchange
+    stack: AsyncExitStack
+
+
 class Node:
     """A libp2p node that publishes, seeds and fetches versions of checkpoints.
 
@@ -78,29 +90,34 @@ class Node:
         gate: Gate | None = None,
     ) -> None:
         self._home = Home(home)
-        self._listen = [_address(text) for text in listen]
+        self._listen = [_address(text) for text in _texts(listen)]
         self._identity = identity
         self._passphrase = passphrase
         self._config = config or NodeConfig()
         self._gate = gate or Gate()
-        self._stack = AsyncExitStack()
+        self._entered = False
+        self._running: _Running | None = None
         self.ephemeral = False
         """Another process runs a node on this home: this one took a throw-away identity."""
 
     async def __aenter__(self) -> Self:
+        _require_trio()
+        if self._entered:
+            raise RuntimeError("this node is open already: open it once, and share it")
+        self._entered = True
         async with AsyncExitStack() as stack:
-            identity = await trio.to_thread.run_sync(self._open_identity, stack)
-            store = Store.open(self._home.path, self._config.store)
-            self.store: Store = stack.enter_context(store)
+            stack.callback(self._leave)
+            signer, identity = await trio.to_thread.run_sync(self._open_identity, stack)
+            store = stack.enter_context(Store.open(self._home.path, self._config.store))
             opened = open_swarm(identity, self._config, gate=self._gate)
-            self.swarm: Swarm = await stack.enter_async_context(opened)
-            serve_ping(self.swarm)
+            swarm = await stack.enter_async_context(opened)
+            serve_ping(swarm)
             if self._config.serve_perf:
-                serve_perf(self.swarm)
-            self.exchange = Exchange(self.swarm, self.store, self._config)
+                serve_perf(swarm)
+            exchange = Exchange(swarm, store, self._config)
             for address in self._listen:
-                await self.swarm.listen(address)
-            self._stack = stack.pop_all()
+                await swarm.listen(address)
+            self._running = _Running(signer, store, swarm, exchange, stack.pop_all())
         return self
 
     async def __aexit__(
@@ -109,20 +126,54 @@ class Node:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+        await self._open.stack.__aexit__(kind, error, trace)
 
-    def _open_identity(self, stack: AsyncExitStack) -> PrivateKey:
-        """Return the key to sign with and to run as; sets `ephemeral`."""
+    def _leave(self) -> None:
+        self._entered = False
+
+    def _open_identity(self, stack: AsyncExitStack) -> tuple[PrivateKey, PrivateKey]:
+        """Return the key to sign with, and the one to run as; sets `ephemeral`."""
         self._home.create()
-        self._signer = self._identity or self._home.identity(self._passphrase)
         if self._identity is not None:
-            return self._identity
+            return self._identity, self._identity
+        signer = self._home.identity(self._passphrase)
         lock = self._home.lock()
+        self.ephemeral = lock is None
         if lock is None:
-            self.ephemeral = True
-            return PrivateKey.generate()
+            return signer, PrivateKey.generate()
         stack.callback(lock.release)
-        return self._signer
+        return signer, signer
+
+    @property
+    def _open(self) -> _Running:
+        """The parts, while they can be used."""
+        if not self._entered:
+            raise _not_open()
+        return self._opened
+
+    @property
+    def _opened(self) -> _Running:
+        """The parts, also after the end: they still know who the node was."""
+        if self._running is None:
+            raise _not_open()
+        return self._running
+
+    # -- its parts ----------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """What is on disk."""
+        return self._open.store
+
+    @property
+    def swarm(self) -> Swarm:
+        """Who is connected."""
+        return self._open.swarm
+
+    @property
+    def exchange(self) -> Exchange:
+        """What is fetched and served."""
+        return self._open.exchange
 
     # -- this node ----------------------------------------------------------------------------
 
@@ -134,21 +185,21 @@ class Node:
     @property
     def peer_id(self) -> PeerId:
         """Who this node is to its peers."""
-        return self.swarm.peer_id
+        return self._opened.swarm.peer_id
 
     @property
     def publisher(self) -> PeerId:
         """Whose key signs what this node publishes: the home's, also when `ephemeral`."""
-        return self._signer.peer_id
+        return self._opened.signer.peer_id
 
     @property
     def addresses(self) -> tuple[Address, ...]:
         """Where peers can dial this node, each ending in its peer id."""
-        return self.swarm.addresses
+        return self._opened.swarm.addresses
 
     def statistics(self) -> SwarmStatistics:
         """Return the counters of all connections at this moment."""
-        return self.swarm.statistics()
+        return self._opened.swarm.statistics()
 
     # -- publishing -------------------------------------------------------------------------------
 
@@ -199,7 +250,7 @@ class Node:
         request = publishing.make_request(
             path, name=name, version=version, meta=meta, parents=parents
         )
-        return await publishing.publish(self.store, self._signer, request, progress)
+        return await publishing.publish(self.store, self._open.signer, request, progress)
 
     # -- fetching ---------------------------------------------------------------------------------
 
@@ -220,7 +271,7 @@ class Node:
         Args:
             link: what to fetch, and peers that may have it.
             to: the folder for its files; the model's name in the working folder if None.
-            files: only files that match one of these globs.
+            files: only files that match one of these globs; a text is one glob.
             tensors: only what these tensor names or globs need; their files have holes elsewhere.
             peers: more addresses to ask, each ending in /p2p/<peer-id>.
             overwrite: replace different files that are in the way.
@@ -239,10 +290,10 @@ class Node:
             self._home,
             fetching.parse(link),
             fetching.Wish(
-                to=to,
-                files=tuple(files),
-                tensors=tuple(tensors),
-                peers=tuple(_address(text) for text in peers),
+                to=fetching.folder(to),
+                files=_texts(files),
+                tensors=_texts(tensors),
+                peers=tuple(map(_address, _texts(peers))),
                 overwrite=overwrite,
             ),
             trust=trust,
@@ -251,7 +302,7 @@ class Node:
 
     async def describe(self, link: Link | str, *, peers: Sequence[str] = ()) -> Description:
         """Return what a version is: manifest, files and tensors, without fetching its content."""
-        more = tuple(_address(text) for text in peers)
+        more = tuple(map(_address, _texts(peers)))
         return await fetching.describe(self, fetching.parse(link), more)
 
     # -- what is here ---------------------------------------------------------------------------
@@ -305,6 +356,24 @@ class Node:
         if isinstance(peer, PeerId):
             return await self.swarm.connect([], peer)
         return await self.swarm.connect([_address(peer)])
+
+
+def _texts(given: Sequence[str]) -> tuple[str, ...]:
+    """Return several texts; one alone is meant as that one, not as its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _not_open() -> RuntimeError:
+    return RuntimeError("the node is not open: use it inside `async with sbp2p.Node(...) as node:`")
+
+
+def _require_trio() -> None:
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        raise RuntimeError(
+            "sbp2p runs on trio, and this is not a trio task: start it with trio.run(main)"
+        ) from None
 
 
 def _address(text: str) -> Address:

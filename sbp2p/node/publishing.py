@@ -13,6 +13,7 @@ import trio
 from sbp2p.checkpoint.hashing import HashingStoppedError
 from sbp2p.checkpoint.publish import PublishedTree, publish_tree
 from sbp2p.errors import ConfigError
+from sbp2p.store.locks import FileLock
 from sbp2p_protocol.errors import LocalProtocolError
 from sbp2p_protocol.manifest import Manifest, check_model_name, sign_manifest
 
@@ -61,8 +62,13 @@ def make_request(
     parents: Sequence[Cid] = (),
 ) -> Request:
     """Check what the user gave before anything is hashed; raises ConfigError."""
+    if path == "":
+        raise ConfigError(
+            "the path to publish is an empty text", hint="say . for the working directory"
+        )
     path = Path(path)
-    name = name or path.resolve().name
+    if name is None:
+        name = path.resolve().name
     if (reason := check_model_name(name)) is not None:
         raise ConfigError(f"{name!r} cannot name a model: {reason}", hint="give another --name")
     if version is not None and version < 1:
@@ -104,6 +110,18 @@ async def publish(
 
 
 def _register(
+    store: Store, identity: PrivateKey, request: Request, tree: PublishedTree
+) -> tuple[VersionRecord, bool]:
+    # two at once would sign two versions with the same number
+    lock = FileLock(store.home / "publish.lock", "publishing")
+    lock.acquire(wait=True)
+    try:
+        return _number_and_sign(store, identity, request, tree)
+    finally:
+        lock.release()
+
+
+def _number_and_sign(
     store: Store, identity: PrivateKey, request: Request, tree: PublishedTree
 ) -> tuple[VersionRecord, bool]:
     newest = store.newest(identity.peer_id, request.name)

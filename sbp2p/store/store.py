@@ -60,6 +60,11 @@ class Store:
         """
         return cls(Index(home.absolute(), config), config)
 
+    @property
+    def home(self) -> Path:
+        """The folder of the index."""
+        return self._index.path.parent
+
     def __enter__(self) -> Self:
         return self
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+CID = "bafyr4iaetjzyy2cdlrbbwjckvsa43mtyokmhrzgijfhwzmeqaduvlzav3a"
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 WEIGHTS = random.Random(7).randbytes(3_000_000)  # noqa: S311
 IMPATIENT = sbp2p.NodeConfig(exchange=ExchangeConfig(patience_s=0.2))
@@ -348,3 +349,115 @@ async def test_a_part_of_a_file_is_named_and_can_be_loaded(tmp_path: Path) -> No
         whole = await bob.fetch(link, to=tmp_path / "copy")
         assert whole.part_files == ()
     assert content(tmp_path / "copy") == content(folder)
+
+
+# -- what no call can mean ------------------------------------------------------------------------
+
+
+async def test_a_node_is_used_while_it_is_open(tmp_path: Path, model: Path) -> None:
+    node = sbp2p.Node(home=tmp_path / "home")
+    uses: list[Callable[[], object]] = [
+        lambda: node.store,
+        lambda: node.swarm,
+        lambda: node.exchange,
+        node.versions,
+    ]
+    who: list[Callable[[], object]] = [
+        lambda: node.peer_id,
+        lambda: node.publisher,
+        lambda: node.addresses,
+        node.statistics,
+    ]
+
+    async def refuses(uses: list[Callable[[], object]]) -> None:
+        for use in uses:
+            with pytest.raises(RuntimeError, match=r"async with sbp2p.Node"):
+                use()
+        with pytest.raises(RuntimeError, match=r"async with sbp2p.Node"):
+            await node.publish(model)
+        with pytest.raises(RuntimeError, match=r"async with sbp2p.Node"):
+            await node.fetch(f"sbp2p:{CID}")
+
+    await refuses([*uses, *who])
+    async with node:
+        before = [use() for use in [*uses, *who]][len(uses) :]
+        with pytest.raises(RuntimeError, match="open already"):
+            async with node:
+                pass
+        assert node.versions() == []
+    await refuses(uses)
+    assert [use() for use in who][:2] == before[:2]
+    async with node:
+        assert not node.ephemeral
+
+
+async def test_a_node_that_could_not_be_opened_can_be_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("in the way")
+    node = sbp2p.Node(home=tmp_path / "home")
+    for _ in range(2):
+        with pytest.raises(sbp2p.StoreError):
+            await node.__aenter__()
+    (tmp_path / "home").unlink()
+    async with node:
+        pass
+
+
+def test_asyncio_is_told_to_be_the_wrong_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sbp2p.Node(home=tmp_path / "home"):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"trio.run\(main\)"):
+        main().send(None)
+
+
+async def test_one_text_is_one_glob_and_one_address(tmp_path: Path, model: Path) -> None:
+    async with (
+        sbp2p.Node(home=tmp_path / "alice", listen=LOOPBACK[0]) as alice,
+        sbp2p.Node(home=tmp_path / "bob") as bob,
+    ):
+        version = await alice.publish(model, name="m")
+        address = alice.addresses[0].text
+        result = await bob.fetch(
+            version.link(), to=tmp_path / "copy", files="*.json", peers=address
+        )
+        assert result.files == 1
+        assert (await bob.describe(version.link(), peers=address)).manifest.name == "m"
+
+
+async def test_an_empty_text_is_not_the_working_folder(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(sbp2p.ConfigError, match="empty text"):
+        sbp2p.Node(home="")
+    async with open_pair(tmp_path) as (alice, bob):
+        link = (await alice.publish(model, name="m")).link(alice.addresses)
+        with pytest.raises(sbp2p.ConfigError, match="empty text"):
+            await bob.fetch(link, to="")
+        with pytest.raises(sbp2p.ConfigError, match="empty text"):
+            await alice.publish("")
+        with pytest.raises(sbp2p.ConfigError, match="cannot name a model"):
+            await alice.publish(model, name="")
+        with pytest.raises(TypeError, match="a link is a text"):
+            await bob.fetch(link.encode(), to="x")  # type: ignore[arg-type]
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+async def test_versions_published_at_once_have_numbers_of_their_own(
+    tmp_path: Path, model: Path
+) -> None:
+    folders = [tmp_path / f"model-{n}" for n in range(4)]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        (folder / "file").write_text(str(number))
+    async with (
+        sbp2p.Node(home=tmp_path / "home") as one,
+        sbp2p.Node(home=tmp_path / "home") as two,  # as another process would
+        trio.open_nursery() as nursery,
+    ):
+        for node, folder in zip((one, two, one, two), folders, strict=True):
+            nursery.start_soon(lambda node, folder: node.publish(folder, name="m"), node, folder)
+    async with sbp2p.Node(home=tmp_path / "home") as node:
+        assert sorted(version.version for version in node.versions()) == [1, 2, 3, 4]
