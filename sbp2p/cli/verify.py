@@ -40,7 +40,8 @@ def command(
 
 def _run(console: Console, *, what: str) -> int:
     from sbp2p.errors import PeerMisbehavedError
-    from sbp2p.node.local import verify
+    from sbp2p.node.local import record_of, verify
+    from sbp2p.node.values import Version
 
     from .progress import Reporter
     from .session import with_store
@@ -49,6 +50,7 @@ def _run(console: Console, *, what: str) -> int:
         version = _find(store, what)
         with Reporter(console) as reporter:
             damage = await verify(store, version, reporter)
+        complete = Version.of(record_of(store, version)).complete
         title = printable(f"{version.name} version {version.version}")
         shown, more = first(
             damage, LINES_SHOWN, "damaged file", everything=console.settings.verbose
@@ -66,15 +68,21 @@ def _run(console: Console, *, what: str) -> int:
             size=version.size,
             files=version.files,
             ok=not damage,
+            complete=complete,
             damaged=[{"path": str(each.path), "problem": each.problem} for each in damage],
         )
         if damage:
             raise PeerMisbehavedError(
                 f"{title}: {format_count(len(damage), 'file')} of {version.files} damaged",
-                hint="`sbp2p get` its link with the same --to fetches only what is damaged",
+                hint="`sbp2p get` its link with the same --to and --overwrite: "
+                "only what is damaged is fetched",
             )
-        amount = f"{format_bytes(version.size)}, {format_count(version.files, 'file')}"
-        console.result(f"{title} in {printable(str(version.path))} is good: {amount}")
+        place = printable(str(version.path))
+        if complete:
+            amount = f"{format_bytes(version.size)}, {format_count(version.files, 'file')}"
+            console.result(f"{title} in {place} is good: {amount}")
+        else:
+            console.result(f"what is here of {title} in {place} is good; the rest is not here")
         return 0
 
     return with_store(console, body)

@@ -60,6 +60,9 @@ _PartRow: TypeAlias = "tuple[int, int, int, int | None]"
 """Of the index: id, size, inode, mtime."""
 
 
+_DIFFERENT: Final = "a different file"
+
+
 class TargetState(Enum):
     """How far one file is."""
 
@@ -339,12 +342,12 @@ def move_row(db: sqlite3.Connection, file_id: int, final: str, stamp: FileStamp)
     )
 
 
-def conflict(final: str, what: str = "a different file") -> DestinationConflictError:
+def conflict(final: str, what: str = _DIFFERENT) -> DestinationConflictError:
     """Return the error for something else under a final name."""
-    return DestinationConflictError(
-        f"{final} exists and is {what}",
-        hint="Choose another folder, move it away, or say that it may be overwritten.",
-    )
+    choices = "Choose another folder, or move it away"
+    if what == _DIFFERENT:
+        choices = "Choose another folder, move it away, or have it replaced (--overwrite)"
+    return DestinationConflictError(f"{final} exists and is {what}", hint=f"{choices}.")
 
 
 def _stat(path: str) -> os.stat_result | None:

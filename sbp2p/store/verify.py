@@ -50,18 +50,22 @@ class Verifier:
                 step = None
                 for step in self._verify_final(number, final, file_id):
                     yield step
-                complete = complete and step is not None and not step.damaged and not step.problem
+                right = step is not None and step.done and not (step.damaged or step.problem)
+                complete = complete and right
         with self._index.writing() as db:
             db.execute("UPDATE version SET complete = ? WHERE id = ?", (complete, self._record.row))
 
     def _verify_final(self, number: int, final: Path, file_id: int | None) -> Iterator[VerifyStep]:
+        """Verify a file; one that was never fetched is no damage, nor is another in its place."""
         size = self._table.files[number].size
+        was_here = file_id is not None or self._record.role == "publish"
         check = FileCheck()
         try:
             for done in check_file(final, self._table, number, check):
                 yield VerifyStep(final, done, size, False)
         except FileNotFoundError:
-            yield VerifyStep(final, 0, size, True, problem="missing")
+            if was_here:
+                yield VerifyStep(final, 0, size, True, problem="missing")
             return
         except OSError as error:
             yield VerifyStep(final, 0, size, True, problem=(error.strerror or str(error)).lower())
@@ -71,6 +75,8 @@ class Verifier:
                 number, IndexedFile(final, leaves_of(self._table, number), check.stamp)
             )
             yield VerifyStep(final, size, size, True)
+            return
+        if not was_here:
             return
         damaged = self._damaged(check)
         problem = "" if damaged else "it has another size, or changed while it was read"

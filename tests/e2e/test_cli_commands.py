@@ -295,6 +295,26 @@ def test_get_a_part(world: World, reader: Cli, tmp_path: Path) -> None:
     assert missing.err.splitlines()[-2] == "sbp2p: no file matches '*.gguf'"
 
 
+def test_verify_a_part_and_repair_the_whole(world: World, reader: Cli, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    reader.run("get", world.link, "--to", copy, "--files", "*.json")
+    assert "what is here of tiny version 1" in reader.run("verify", copy).out
+    verified = reader.json("verify", copy).last
+    assert (verified["ok"], verified["complete"], verified["damaged"]) == (True, False, [])
+
+    reader.run("get", world.link, "--to", copy)
+    assert "is good: " in reader.run("verify", copy).out
+    damaged = bytearray((copy / "model.safetensors").read_bytes())
+    damaged[100_000] ^= 1
+    (copy / "model.safetensors").write_bytes(damaged)
+    assert "--overwrite" in reader.run("verify", copy, code=5).err
+    assert "--overwrite" in reader.run("get", world.link, "--to", copy, code=6).err
+    done = reader.json("get", world.link, "--to", copy, "--overwrite").last
+    assert 0 < done["network_bytes"] < done["total_bytes"] / 2
+    assert reader.json("verify", copy).last["complete"]
+    assert same_files(world.model, copy)
+
+
 def test_a_new_publisher_is_not_trusted_by_name_without_a_word(
     world: World, reader: Cli, tmp_path: Path
 ) -> None:

@@ -290,6 +290,25 @@ def test_verify_of_a_file_of_another_size(store: Store, tmp_path: Path) -> None:
     assert "another size" in step.problem
 
 
+def test_verify_of_a_part_of_a_version(store: Store, tmp_path: Path) -> None:
+    version, root = model(), tmp_path / "out"
+    part = version.indices_of("config.json")
+    with version.open(store, root, wanted=part) as download:
+        for index in part:
+            download.write_block(index, [version.block(index)])
+        download.finish()
+    (root / "model-1.safetensors").write_bytes(b"something of the user's")
+    record = store.versions()[0]
+    damage = [step for step in store.verify(record) if step.damaged or step.problem]
+    assert damage == [], "what was never fetched is no damage, nor is another file in its place"
+    assert not store.versions()[0].complete
+    (root / "config.json").unlink()
+    assert [step.problem for step in store.verify(record) if step.problem] == ["missing"]
+    version.write_to(root)
+    assert not [step for step in store.verify(record) if step.damaged or step.problem]
+    assert store.versions()[0].complete, "files that are right count, whoever put them there"
+
+
 def test_verify_of_an_unfinished_download(store: Store, tmp_path: Path) -> None:
     version, root = sample({"f": noise("f", 4 * BLOCK)}), tmp_path / "out"
     with version.open(store, root) as download:
