@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from sbp2p.store import RemovedVersion, Store, VersionRecord
 
+_CID_START_MIN: Final = 11
+"""Characters that can mean a CID: every manifest's begins with the same seven, and what is shorter,
+or empty as an unset variable, would mean whichever version is the only one here."""
 _CIDS_NAMED: Final = 4
 """CIDs that a message about an ambiguous reference holds at most."""
 
@@ -32,8 +35,8 @@ def find_version(store: Store, reference: str) -> Version:
 
     Args:
         store: where to look.
-        reference: a manifest's CID or the beginning of one, NAME for its newest version here, or
-            NAME@NUMBER.
+        reference: a manifest's CID or the beginning of one (11 characters at least), NAME for its
+            newest version here, or NAME@NUMBER.
 
     Raises:
         NotFoundError: nothing here matches.
@@ -41,13 +44,15 @@ def find_version(store: Store, reference: str) -> Version:
     """
     versions = list_versions(store)
     name, mark, number = reference.rpartition("@")
+    found: list[Version] = []
     if mark and number.isascii() and number.isdigit() and int(number) <= COUNTER_MAX:
         found = [v for v in versions if v.name == name and v.version == int(number)]
-    else:
+    if not found:
         found = [v for v in versions if v.name == reference]
         newest = max((v.version for v in found), default=0)
         found = [v for v in found if v.version == newest]
-    found = found or [v for v in versions if str(v.cid).startswith(reference)]
+    if not found and len(reference) >= _CID_START_MIN:
+        found = [v for v in versions if str(v.cid).startswith(reference)]
     if not found:
         raise NotFoundError(
             f"no version here is called {reference!r}", hint="`sbp2p ls` lists what is here"

@@ -351,6 +351,17 @@ async def test_a_part_of_a_file_is_named_and_can_be_loaded(tmp_path: Path) -> No
     assert content(tmp_path / "copy") == content(folder)
 
 
+async def test_a_version_is_not_found_by_next_to_nothing(tmp_path: Path, model: Path) -> None:
+    async with sbp2p.Node(home=tmp_path / "home") as node:
+        version = await node.publish(model, name="at@1")
+        cid = str(version.cid)
+        for reference in (cid, cid[:11], "at@1", "at@1@1"):
+            assert node.find(reference).cid == version.cid
+        for reference in ("", "b", cid[:10], cid + "a", "at", "at@2", "@1"):
+            with pytest.raises(sbp2p.NotFoundError):
+                node.find(reference)
+
+
 # -- what no call can mean ------------------------------------------------------------------------
 
 
