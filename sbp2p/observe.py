@@ -7,7 +7,7 @@ with tracebacks, except where its stream met a bug of ours.
 | level | what |
 |---|---|
 | ERROR | a bug of ours, with its traceback |
-| WARNING | a peer was penalized or banned |
+| WARNING | a peer was penalized or banned; a file of ours is not what it was |
 | INFO | peers come and go |
 | DEBUG | everything refused or lost, with the reason |
 """
@@ -73,6 +73,13 @@ def report_penalty(peer_id: PeerId, points: int, reason: str, *, banned: bool) -
     """Log that a peer did something it should not have."""
     outcome = "banned" if banned else f"{points} penalty points"
     _log.warning("peer %s: %s: %s", peer_id, reason, outcome)
+
+
+def report_lost_file(path: str, what: str) -> None:
+    """Log that an indexed file cannot serve some of its blocks any more."""
+    _log.warning(
+        "%s %s: what is gone of it is no longer served; `sbp2p verify` tells more", path, what
+    )
 
 
 def report_refused(who: object, reason: str) -> None:

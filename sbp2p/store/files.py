@@ -61,7 +61,8 @@ class OpenFiles:
     def __init__(self, limit: int, flags: int) -> None:
         """Keep at most `limit` idle descriptors, opened with `flags`."""
         self._limit = limit
-        self._flags = flags | os.O_CLOEXEC
+        # a pipe in a file's place must not hold the thread that opens it until somebody writes
+        self._flags = flags | os.O_CLOEXEC | os.O_NONBLOCK
         self._lock = threading.Lock()
         self._files: OrderedDict[bytes, OpenFile] = OrderedDict()
 

@@ -40,7 +40,8 @@ def check_file(path: Path | str, table: BlockTable, number: int, check: FileChec
     Raises:
         OSError: the file cannot be read, or is a symlink.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    # not blocking: a pipe in the file's place would be waited for, instead of refused by pread
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         before = FileStamp.of(os.fstat(fd))
         buffer = memoryview(bytearray(min(BLOCK_MAX, table.files[number].size)))

@@ -12,7 +12,8 @@ other case the bytes that were read are hashed, and the hash decides:
     any                         wrong        the place is dropped from the index, the next is tried
     missing or unreadable       -            the place stays (the disk may come back), next is tried
 
-Error cases: no place left -> BlockUnavailableError with what was wrong at each.
+Error cases: no place left -> BlockUnavailableError with what was wrong at each. Whoever runs the
+node is warned, once for each file: peers that ask for its blocks are turned away from now on.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
 
+from sbp2p import observe
 from sbp2p.errors import StoreError
 from sbp2p.store.errors import BlockUnavailableError
 from sbp2p.store.files import OpenFiles, read_into
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from sbp2p.store.records import Location
 
 
+_WARNED_MAX: Final = 32
+"""Files that are warned about: a folder of thousands that is gone must not flood the log."""
+
+
 class BlockReader:
     """Reads blocks by digest. Thread-safe."""
 
@@ -43,6 +49,7 @@ class BlockReader:
         self._extents = extents
         self.files = OpenFiles(max_open_files, os.O_RDONLY | os.O_NOFOLLOW)
         self._touched = TouchedFiles(extents)
+        self._warned: set[bytes] = set()
 
     def read(self, digest: bytes, into: bytearray | memoryview | None = None) -> memoryview:
         """Return the bytes of a block, in `into` if given; see `Store.read_block`."""
@@ -85,7 +92,9 @@ class BlockReader:
                 self.files.give(file)
         except OSError as error:
             self.files.forget(where.path)
-            problems.append(f"{os.fsdecode(where.path)}: {(error.strerror or str(error)).lower()}")
+            reason = (error.strerror or str(error)).lower()
+            problems.append(f"{os.fsdecode(where.path)}: {reason}")
+            self._warn(where, f"cannot be read ({reason})")
             return None
         stamp = where.stamp
         if (
@@ -98,6 +107,7 @@ class BlockReader:
             return view
         if blake3(view).digest() != digest:
             problems.append(f"{os.fsdecode(where.path)} has changed")
+            self._warn(where, "has changed")
             self._touched.forget(where.file_id)
             with suppress(StoreError):  # a busy index: the next read finds out again
                 self._extents.drop(where, digest)
@@ -105,6 +115,14 @@ class BlockReader:
         if stamp is not None and FileStamp.of(before) == FileStamp.of(after):
             self._touched.verified(where, stamp, FileStamp.of(after))
         return view
+
+    def _warn(self, where: Location, what: str) -> None:
+        if where.stamp is None:  # a part file, which may have got its final name just now
+            return
+        if where.path in self._warned or len(self._warned) >= _WARNED_MAX:
+            return
+        self._warned.add(where.path)
+        observe.report_lost_file(os.fsdecode(where.path), what)
 
     def close(self) -> None:
         """Close the files."""

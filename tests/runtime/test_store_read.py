@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+from contextlib import chdir
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,6 +161,41 @@ def test_a_symlink_in_place_of_a_file_is_not_followed(
     path.symlink_to(tmp_path / "target")
     with pytest.raises(BlockUnavailableError):
         store.read_block(version.table.digest(0))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket"])
+def test_something_else_in_place_of_a_file_is_not_waited_for(
+    store: Store, version: Sample, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "files/f"
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        # relative: a socket's path must be short
+        with socket.socket(socket.AF_UNIX) as listener, chdir(path.parent):
+            listener.bind("f")
+    with pytest.raises(BlockUnavailableError, match="files/f"):
+        store.read_block(version.table.digest(0))
+    steps = [step for step in store.verify(store.versions()[0]) if step.problem]
+    assert [step.path for step in steps] == [path]
+
+
+def test_a_changed_file_is_warned_about_once(
+    store: Store, version: Sample, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "files/f").write_bytes(b"other" * 5000)
+    (tmp_path / "files/g").unlink()
+    for index in range(len(version.table)):
+        with pytest.raises(BlockUnavailableError):
+            store.read_block(version.table.digest(index))
+    told = [record.getMessage().split(":")[0] for record in caplog.records]
+    assert told == [
+        f"{tmp_path}/files/f has changed",
+        f"{tmp_path}/files/g cannot be read (no such file or directory)",
+    ]
 
 
 def test_a_part_file_is_hashed_at_every_read(store: Store, tmp_path: Path) -> None:
