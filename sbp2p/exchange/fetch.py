@@ -29,7 +29,7 @@ import trio
 from sbp2p.errors import NotFoundError, StoreError
 
 from .finding import Finder
-from .peers import open_peers
+from .peers import ABSENT_S, open_peers
 from .progress import Choice, FetchProgress, FetchResult, FoundVersion, Phase, RateMeter
 from .questions import unreachable
 from .scheduler import BlockScheduler
@@ -89,7 +89,7 @@ class Fetch:
         self._opening = _Opening()
         self._peers: Peers | None = None
         self._scheduler: BlockScheduler | None = None
-        self._started = self._last_hope = trio.current_time()
+        self._started = self._last_hope = self._last_tick = trio.current_time()
         self._transfer_seconds = 0.0
         self._part_files: tuple[tuple[str, Path], ...] = ()
         self._rate = RateMeter(self._started)
@@ -235,11 +235,12 @@ class Fetch:
             return
         if self._scheduler is not None and not self._scheduler.done.is_set():
             self._check_hope(self._peers, self._scheduler, now)
+        self._last_tick = now
         self._rate.update(self._bytes_network, now)
         self._report()
 
     def _check_hope(self, peers: Peers, scheduler: BlockScheduler, now: float) -> None:
-        if scheduler.hope:
+        if scheduler.hope or now - self._last_tick > ABSENT_S:
             self._last_hope = now
             return
         if now - self._last_hope < self._config.exchange.patience_s and (

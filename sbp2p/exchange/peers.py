@@ -3,7 +3,8 @@
 Theory of operation: sessions come and go in `Sources`; what they tell goes, by its kind, to those
 who wait for it: documents to `Questions`, loose blocks to `NodeFetcher`, everything about leaf
 blocks to the `BlockScheduler` and on to the `BlockWriter`, once there is a transfer (`attach`).
-A tick looks at the time: a session that has stalled loses its debts to others.
+A tick looks at the time: a session that has stalled loses its debts to others. Time in which this
+process itself stood still (Ctrl-Z, a paused machine) is held against nobody.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 _TICK_S: Final = 0.1
 """How often time is looked at: stalls, pauses, the endgame, progress."""
+ABSENT_S: Final = 1.0
+"""A tick that is so late says that nothing ran meanwhile, so nothing could have been received."""
 
 
 class Peers:
@@ -90,10 +93,14 @@ class Peers:
 
     async def tick(self) -> None:
         """Look at the time, for ever."""
+        now = trio.current_time()
         while True:
+            before = now
             await trio.sleep(_TICK_S)
             now = trio.current_time()
             for session in list(self.sources.sessions.values()):
+                if now - before > ABSENT_S:
+                    session.client.resume(now)
                 stall = session.check_time(now)
                 if stall is not None:
                     self.nodes.stalled(session, stall.nodes)

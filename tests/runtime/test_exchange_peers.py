@@ -160,6 +160,26 @@ async def test_only_peer_stalls_for_ever(tmp_path: Path, autojump_clock: MockClo
         assert 29 < trio.current_time() - started < 35
 
 
+async def test_own_standstill_is_held_against_nobody(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    version = make_version({"w": noise("w", 40 * 65536)}, block=65536)
+    profile = LinkProfile(latency_s=0.01, bytes_per_s=1e6)
+    async with open_lab(tmp_path, profile=profile, patience_s=5.0) as lab:
+        seed, leech = await lab.node(), await lab.node()
+        await seed.publish(version)
+
+        async def stand_still() -> None:
+            await trio.sleep(1)
+            autojump_clock.jump(25)  # as after Ctrl-Z and fg: nothing ran meanwhile
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stand_still)
+            result = await leech.get(version, seed)
+        version.assert_at(leech.out)
+        assert result.sources[0].stalls == 0
+
+
 async def test_late_blocks_are_taken(tmp_path: Path, autojump_clock: MockClock) -> None:
     version = small_version(6)
     slow = BadSeed(version, delay_s=11.0)  # each block comes after the deadline
