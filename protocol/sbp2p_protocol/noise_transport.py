@@ -16,8 +16,9 @@ which halves the calls of everything above and hashes faster than many short one
 a message cut short by the read are moved. A slice of a batch keeps the whole batch alive, so
 whoever holds on to small slices must copy them.
 
-Errors: a frame that does not decrypt, is shorter than a tag, or comes after the last nonce raises
-`RemoteProtocolError`. Sending beyond the last nonce is a `LocalProtocolError`. Both are final.
+Errors: a frame that does not decrypt or is shorter than a tag raises `IntegrityError`: the peer or
+anybody on the way may have made it. One after the last nonce raises `RemoteProtocolError`. Sending
+beyond the last nonce is a `LocalProtocolError`. All are final.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ def _whole_messages(buffer: memoryview, end: int) -> tuple[list[tuple[int, int]]
     while start + LENGTH_SIZE <= end:
         length = buffer[start] << 8 | buffer[start + 1]
         if length < TAG_SIZE:
-            raise RemoteProtocolError(f"Noise message of {length} bytes, shorter than its tag")
+            raise IntegrityError(f"Noise message of {length} bytes, shorter than its tag")
         after = start + LENGTH_SIZE + length
         if after > end:
             break

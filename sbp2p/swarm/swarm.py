@@ -25,7 +25,7 @@ from sbp2p.identify import Identifier
 from sbp2p.transport import DialError, TcpTransport
 from sbp2p.upgrade import make_connection
 from sbp2p_protocol.buffers import BufferPool
-from sbp2p_protocol.errors import CloseCode, RemoteProtocolError
+from sbp2p_protocol.errors import CloseCode, IntegrityError, RemoteProtocolError
 from sbp2p_protocol.limits import REFUSED_ORIGINS_MAX, SCORED_PEERS_MAX
 
 from .arrivals import Arrivals, origin_of
@@ -403,6 +403,8 @@ class Swarm:
             self._identified.pop(peer_id, None)
             self._subscribers.publish(PeerDisconnected(peer_id, reason))
         lost = connection.lost
+        if isinstance(lost, IntegrityError):
+            return  # not what the peer sealed: whoever is on the way could have it banned
         if isinstance(lost, RemoteProtocolError) and lost.close_code is not CloseCode.NORMAL:
             self.penalize(peer_id, VIOLATION_POINTS, reason)
 

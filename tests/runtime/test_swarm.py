@@ -330,11 +330,29 @@ async def test_breaking_the_protocol_counts_against_a_peer() -> None:
         for _ in range(3):
             connection = await one.connect(two.addresses)
             await settle()
-            await connection._wire.raw.send_some([b"\x00\x20" + bytes(32)])
+            machine = connection._machine
+            assert machine._live is not None
+            machine._encrypt(machine._live, [b"\xff" * 12])  # sealed, and no yamux frame
+            connection._wire.wake()
             await connection.wait_closed()
             await settle()
         with pytest.raises(PeerUnreachableError, match="banned"):
             await two.connect(one.addresses)
+
+
+@pytest.mark.parametrize("data", [b"\x00\x20" + bytes(32), b"\x00\x03abc"], ids=["seal", "size"])
+async def test_what_the_peer_did_not_seal_counts_against_nobody(data: bytes) -> None:
+    async with AsyncExitStack() as stack:
+        town = Town(stack)
+        one, two = await town.add(0), await town.add(1)
+        for _ in range(5):
+            connection = await one.connect(two.addresses)
+            await settle()
+            await connection._wire.raw.send_some([data])  # as somebody on the way could
+            await connection.wait_closed()
+            await settle()
+        await two.connect(one.addresses)
+        await check_echo(one, two)
 
 
 # -- limits ---------------------------------------------------------------------------------
