@@ -32,7 +32,10 @@ def execute(invocation: Invocation) -> int:
         _log_to_stderr(console.settings.verbose)
         return invocation.run(console)
     except BaseException as error:  # the outermost boundary: nothing may print a traceback
+        interrupts.release()
         return _end(console, error)
+    finally:
+        interrupts.release()
 
 
 def _end(console: Console, error: BaseException) -> int:

@@ -41,9 +41,15 @@ class Interrupts:
         return 0 if self.is_expected else 128 + (self.signal_number or signal.SIGINT)
 
     def install(self) -> None:
-        """Handle signals from now on, to the very end of the process."""
+        """Handle signals from now on, until `release`."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
+
+    def release(self) -> None:
+        """Let a first signal end the process on the spot: there is nothing left to unwind."""
+        if self.signal_number is None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
 
     @contextmanager
     def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:

@@ -90,3 +90,26 @@ sys.exit(execute(Invocation(Settings(), run)))
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment())
     assert time.monotonic() - started < SLACK_S
     assert (done.returncode, done.stderr) == (143, "sbp2p: interrupted\n")
+
+
+@pytest.mark.parametrize("raising", [False, True])
+def test_ctrl_c_when_all_is_said_prints_nothing_more(raising: bool) -> None:
+    code = f"""
+import signal, sys
+from sbp2p.cli.console import Settings
+from sbp2p.cli.invocation import Invocation, execute
+from sbp2p.errors import NotFoundError
+
+def run(console):
+    if {raising}:
+        raise NotFoundError("not there")
+    return 0
+
+code = execute(Invocation(Settings(), run))
+signal.raise_signal(signal.SIGINT)
+sys.exit(code)
+"""
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment())
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ("sbp2p: not there\n" if raising else "")
