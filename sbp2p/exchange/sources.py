@@ -143,6 +143,14 @@ class Sources:
             with suppress(PeerUnreachableError):
                 return await self._swarm.open_stream(source.peer_id, [PROTOCOL_ID])
             await self._swarm.connect(source.addresses, source.peer_id)
+            try:
+                return await self._swarm.open_stream(source.peer_id, [PROTOCOL_ID])
+            except PeerUnreachableError as error:
+                # its gate is asked once it knows who calls, and gives no reason
+                raise PeerUnreachableError(
+                    "it ends new connections at once: it may be full, or serve only peers it knows",
+                    hint="ask whoever runs it; `sbp2p id` shows who this node is",
+                ) from error
         return await self._swarm.open_stream(source.peer_id, [PROTOCOL_ID])
 
     async def _attempt(self, source: Source) -> tuple[bool, bool]:

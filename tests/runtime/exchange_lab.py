@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sbp2p.exchange import FetchResult
     from sbp2p.handlers import StreamHandler
     from sbp2p.stream import Stream
-    from sbp2p.swarm import Swarm
+    from sbp2p.swarm import Gate, Swarm
     from sbp2p_keys.signing import SignedDocument
     from sbp2p_protocol.blocktable import BlockTable
     from sbp2p_protocol.cid import Cid
@@ -164,7 +164,7 @@ class Lab:
         self._stack = AsyncExitStack()
         self._count = 0
 
-    async def node(self, **exchange_options: Any) -> LabNode:
+    async def node(self, *, gate: Gate | None = None, **exchange_options: Any) -> LabNode:
         """Start a node that listens."""
         self._count += 1
         key = PrivateKey.from_seed(bytes([self._count]) * 32)
@@ -173,7 +173,7 @@ class Lab:
         home.mkdir()
         store = self._stack.enter_context(Store.open(home, config.store))
         swarm = await self._stack.enter_async_context(
-            open_swarm(key, config, transports=[self.network])
+            open_swarm(key, config, gate=gate, transports=[self.network])
         )
         addresses = await swarm.listen(parse_address(f"/memory/{self._count}"))
         # while a worker thread runs the event loop is idle, and a virtual clock would jump

@@ -10,7 +10,7 @@ from sbp2p.config import SwarmConfig
 from sbp2p.errors import PeerMisbehavedError, PeerUnreachableError
 from sbp2p.exchange import Source
 from sbp2p.exchange.serve import BlockBuffers
-from sbp2p.swarm import VIOLATION_POINTS
+from sbp2p.swarm import VIOLATION_POINTS, Gate
 from sbp2p.transport import LinkProfile
 from sbp2p_keys.identity import PrivateKey
 from sbp2p_protocol.exchange_messages import (
@@ -30,7 +30,14 @@ from sbp2p_protocol.exchange_messages import (
 )
 from sbp2p_protocol.framing import LengthPrefixedReader, encode_length_prefixed
 from sbp2p_protocol.limits import BLOCK_MAX, EXCHANGE_FRAME_MAX
-from tests.runtime.exchange_lab import BLOCK, BadSeed, make_version, open_lab, small_version
+from tests.runtime.exchange_lab import (
+    BLOCK,
+    PUBLISHER,
+    BadSeed,
+    make_version,
+    open_lab,
+    small_version,
+)
 from tests.runtime.store_samples import noise
 
 if TYPE_CHECKING:
@@ -178,6 +185,15 @@ async def test_own_standstill_is_held_against_nobody(
             result = await leech.get(version, seed)
         version.assert_at(leech.out)
         assert result.sources[0].stalls == 0
+
+
+async def test_peer_that_lets_others_in_only(tmp_path: Path, autojump_clock: MockClock) -> None:
+    version = small_version(3)
+    async with open_lab(tmp_path) as lab:
+        seed = await lab.node(gate=Gate(allow=frozenset({PUBLISHER.peer_id})))
+        leech = await lab.node()
+        with pytest.raises(PeerUnreachableError, match="may be full, or serve only peers it knows"):
+            await leech.get(version, seed)
 
 
 async def test_late_blocks_are_taken(tmp_path: Path, autojump_clock: MockClock) -> None:
