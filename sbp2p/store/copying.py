@@ -33,7 +33,7 @@ from sbp2p.store.errors import BlockMismatchError, BlockUnavailableError, os_err
 from sbp2p.store.extents import QUERY_BATCH
 from sbp2p.store.files import read_into
 from sbp2p.store.hashing import STEP_BYTES
-from sbp2p_protocol.limits import MIB
+from sbp2p_protocol.limits import KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,8 @@ _Piece: TypeAlias = "tuple[int, Location]"
 """A wanted block and where it lies."""
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
+_SMALL: Final = 64 * KIB
+"""Bytes: when blocks have fewer on average, threads would mostly wait for the interpreter."""
 _TASK_BLOCKS: Final = 256
 """Most blocks in a task: small ones cost the time of their system calls, not of their bytes."""
 _CLONE_MIN: Final = 1 * MIB
@@ -79,13 +81,16 @@ class LocalCopier:
 
     def steps(self) -> Iterator[Found]:
         """Copy; yields after each task. Whoever stops early waits for the tasks that have begun."""
-        with ThreadPoolExecutor(_THREADS + 1, thread_name_prefix="sbp2p-copy") as pool:
+        missing = self._download.missing
+        large = sum(map(self._table.length, missing)) >= _SMALL * missing.count()
+        threads = _THREADS if large else 1
+        with ThreadPoolExecutor(threads + 1, thread_name_prefix="sbp2p-copy") as pool:
             tasks: deque[Future[Found]] = deque()
             commits: deque[Future[list[int]]] = deque()
             try:
-                for task in self._tasks():
+                for task in self._tasks(list(missing)):
                     tasks.append(pool.submit(self._run, task))
-                    if len(tasks) > _THREADS:
+                    if len(tasks) > threads:
                         yield tasks.popleft().result()
                     if commits and commits[0].done():
                         commits.popleft().result()
@@ -99,8 +104,7 @@ class LocalCopier:
                 for each in tasks:
                     each.cancel()
 
-    def _tasks(self) -> Iterator[list[tuple[int, Location | None]]]:
-        blocks = list(self._download.missing)
+    def _tasks(self, blocks: list[int]) -> Iterator[list[tuple[int, Location | None]]]:
         task: list[tuple[int, Location | None]] = []
         size = 0
         for start in range(0, len(blocks), QUERY_BATCH):
