@@ -6,6 +6,7 @@ store is asked, and what came of it is put in the library's own words.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ import trio
 from sbp2p.checkpoint.select import Selection, select_blocks
 from sbp2p.errors import ConfigError, NotFoundError
 from sbp2p.exchange import Choice, FetchProgress, Phase, Source
+from sbp2p.store import DestinationConflictError
+from sbp2p.store.errors import os_errors
+from sbp2p.store.targets import WORK_FOLDER
 from sbp2p_protocol.link import BadLinkError, ManifestLink, NameLink, parse_link
 
 from .trusting import require_trust
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
     from sbp2p.exchange import FetchResult as ExchangeResult
     from sbp2p.exchange import FoundVersion
+    from sbp2p.store import Store
     from sbp2p_keys.identity import PeerId
     from sbp2p_keys.signing import SignedDocument
     from sbp2p_protocol.link import Link
@@ -56,11 +61,38 @@ class Wish:
     peers: tuple[Address, ...] = ()
     overwrite: bool = False
 
-    def destination(self, manifest: Manifest) -> Path:
-        """Return the folder for the files: the one given, or one named after the model here."""
+    def destination(self, manifest: Manifest, store: Store) -> Path:
+        """Return the folder for the files: the one given, or one named after the model here.
+
+        The publisher chose that name. It may be `.ssh` or `bin`, and the working folder the user's
+        home, so without a word only a folder is taken that is new, empty, or of sbp2p already.
+
+        Raises:
+            ConfigError: the name is that of a hidden folder.
+            DestinationConflictError: other files lie in that folder.
+        """
         if self.to is not None:
             return Path(self.to)
-        return Path(manifest.name.rpartition("/")[2])
+        path = Path(manifest.name.rpartition("/")[2])
+        if path.name.startswith("."):
+            raise ConfigError(
+                f"a folder named after {manifest.name} would be a hidden one",
+                hint="say where the files belong: --to DIR",
+            )
+        if not self.overwrite and _holds_other_files(path, store):
+            raise DestinationConflictError(
+                f"{path} exists already and holds other files",
+                hint=f"say --to {shlex.quote(str(path))} if it is the place, or another folder",
+            )
+        return path
+
+
+def _holds_other_files(path: Path, store: Store) -> bool:
+    with os_errors("look at", path):
+        if not path.is_dir() or {each.name for each in path.iterdir()} <= {WORK_FOLDER}:
+            return False
+        root = path.resolve()
+    return all(record.root_path != root for record in store.versions())
 
 
 def folder(to: Path | str | None) -> Path | str | None:
@@ -140,9 +172,12 @@ async def fetch(
         if progress is not None:
             progress(_progress(now, trio.current_time() - started))
 
+    def destination(manifest: Manifest) -> Path:
+        return wish.destination(manifest, node.store)
+
     result = await node.exchange.fetch(
         link,
-        wish.destination,
+        destination,
         sources=sources_of(node, wish.peers),
         trust=check,
         choose=chooser,

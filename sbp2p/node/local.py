@@ -43,16 +43,11 @@ def find_version(store: Store, reference: str) -> Version:
         ConfigError: it could mean several versions.
     """
     versions = list_versions(store)
-    name, mark, number = reference.rpartition("@")
-    found: list[Version] = []
-    if mark and number.isascii() and number.isdigit() and int(number) <= COUNTER_MAX:
-        found = [v for v in versions if v.name == name and v.version == int(number)]
+    found = _by_name(versions, reference)
     if not found:
-        found = [v for v in versions if v.name == reference]
-        newest = max((v.version for v in found), default=0)
-        found = [v for v in found if v.version == newest]
-    if not found and len(reference) >= _CID_START_MIN:
         found = [v for v in versions if str(v.cid).startswith(reference)]
+        if len(reference) < _CID_START_MIN and len({v.cid for v in found}) == 1:
+            found = []
     if not found:
         raise NotFoundError(
             f"no version here is called {reference!r}", hint="`sbp2p ls` lists what is here"
@@ -65,6 +60,18 @@ def find_version(store: Store, reference: str) -> Version:
             hint=f"give more of the CID: {', '.join(cids[:_CIDS_NAMED])}{more}",
         )
     return max(found, key=lambda v: v.complete)
+
+
+def _by_name(versions: list[Version], reference: str) -> list[Version]:
+    """Return the versions that NAME@NUMBER means, or the newest of NAME, which may hold an @ too."""
+    name, mark, number = reference.rpartition("@")
+    if mark and number.isascii() and number.isdigit() and int(number) <= COUNTER_MAX:
+        found = [v for v in versions if v.name == name and v.version == int(number)]
+        if found:
+            return found
+    found = [v for v in versions if v.name == reference]
+    newest = max((v.version for v in found), default=0)
+    return [v for v in found if v.version == newest]
 
 
 def record_of(store: Store, version: Version) -> VersionRecord:

@@ -436,6 +436,35 @@ async def test_one_text_is_one_glob_and_one_address(tmp_path: Path, model: Path)
         assert (await bob.describe(version.link(), peers=address)).manifest.name == "m"
 
 
+async def test_the_name_of_a_model_does_not_choose_a_folder_with_other_files(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    (here / "bin").mkdir(parents=True)
+    (here / "bin" / "tool").write_text("the user's")
+    (here / "empty").mkdir()
+    monkeypatch.chdir(here)
+    async with open_pair(tmp_path) as (alice, bob):
+        links = {
+            name: (await alice.publish(model, name=name)).link(alice.addresses)
+            for name in (".ssh", "org/.config", "bin", "org/bin", "empty", "new")
+        }
+        for name in (".ssh", "org/.config"):
+            with pytest.raises(sbp2p.ConfigError, match="hidden"):
+                await bob.fetch(links[name])
+        for name in ("bin", "org/bin"):
+            with pytest.raises(sbp2p.StoreError, match="holds other files"):
+                await bob.fetch(links[name])
+        assert set(content(here)) == {"bin/tool"}
+        for name in ("empty", "new"):
+            for _ in range(2):  # the second time it is known
+                await bob.fetch(links[name])
+            assert content(here / name) == content(model)
+        await bob.fetch(links["bin"], to="bin")
+        await bob.fetch(links[".ssh"], to=".ssh")
+        assert set(content(here / "bin")) == {"tool", *content(model)}
+
+
 async def test_an_empty_text_is_not_the_working_folder(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
