@@ -63,7 +63,7 @@ def find_version(store: Store, reference: str) -> Version:
 
 
 def _by_name(versions: list[Version], reference: str) -> list[Version]:
-    """Return the versions that NAME@NUMBER means, or the newest of NAME, which may hold an @ too."""
+    """Return what NAME@NUMBER means, or the newest version of NAME, which may hold an @ too."""
     name, mark, number = reference.rpartition("@")
     if mark and number.isascii() and number.isdigit() and int(number) <= COUNTER_MAX:
         found = [v for v in versions if v.name == name and v.version == int(number)]
