@@ -36,7 +36,7 @@ def sync_data(fd: int) -> None:
     if sys.platform == "darwin":  # whose fsync leaves them in the drive's cache
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
-        os.fdatasync(fd)
+        getattr(os, "fdatasync", os.fsync)(fd)
 
 
 def syncfs(fd: int) -> None:
