@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import StoreError
 from sbp2p.store.errors import DestinationConflictError, NoSpaceError, os_errors
-from sbp2p.store.libc import fallocate, sync_data, syncfs
+from sbp2p.store.libc import close_file, fallocate, sync_data, syncfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 16
 """Buffers in one preadv or pwritev: 1024 on Linux; POSIX promises 16."""
+
+SPARE_SUFFIX: Final = ".link"
+"""Of the name in the work folder from which a file is moved over another one."""
 
 _SYNC_ONE_BY_ONE: Final = 32
 """Files in a batch above which the whole filesystem is synced at once. fdatasync of a small new
@@ -80,7 +83,7 @@ class OpenFiles:
         try:
             opened = OpenFile(fd, os.fstat(fd).st_ino)
         except OSError:
-            os.close(fd)
+            close_file(fd)
             raise
         opened.users = 1
         with self._lock:
@@ -97,7 +100,7 @@ class OpenFiles:
         with self._lock:
             file.users -= 1
             if file.closing and file.users == 0:
-                os.close(file.fd)
+                close_file(file.fd)
 
     @contextmanager
     def using(self, path: bytes) -> Iterator[int]:
@@ -124,7 +127,7 @@ class OpenFiles:
     def _discard(self, file: OpenFile) -> None:
         file.closing = True
         if file.users == 0:
-            os.close(file.fd)
+            close_file(file.fd)
 
 
 def read_into(fd: int, view: memoryview, offset: int) -> int:
@@ -219,7 +222,7 @@ def _sync_filesystem(folder: Path) -> bool:
             raise
         return False
     finally:
-        os.close(fd)
+        close_file(fd)
     return True
 
 
@@ -232,7 +235,20 @@ def sync_folder(folder: Path | str | bytes) -> None:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
     finally:
-        os.close(fd)
+        close_file(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; their names survive a power cut. Raises StoreError."""
+    missing = [folder]
+    with os_errors("create", folder):
+        while not os.path.lexists(missing[-1]) and missing[-1].parent != missing[-1]:
+            missing.append(missing[-1].parent)
+        for new in reversed(missing[:-1]):
+            new.mkdir(exist_ok=True)
+            with suppress(PermissionError):  # who may write there need not be able to read
+                sync_folder(new.parent)
+        missing[0].mkdir(exist_ok=True)  # says what is wrong if it is none
 
 
 def check_folders(root: Path, relative: str, seen: set[str]) -> None:
@@ -249,10 +265,11 @@ def check_folders(root: Path, relative: str, seen: set[str]) -> None:
     """
     for folder in _unseen_folders(relative, seen):
         path = root / folder
-        try:
-            mode = path.lstat().st_mode
-        except FileNotFoundError:
-            return
+        with os_errors("look at", path):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                return
         if not stat.S_ISDIR(mode):
             kind = "a symlink" if stat.S_ISLNK(mode) else "a file"
             raise DestinationConflictError(
@@ -302,7 +319,7 @@ def publish_file(part: str, final: str, *, overwrite: bool) -> None:
         FileExistsError: `final` exists and `overwrite` is false; even one that was made a
             moment ago, on filesystems that have hard links.
     """
-    spare = f"{part}.link"
+    spare = part + SPARE_SUFFIX
     try:
         if overwrite:
             remove_file(spare)  # of a run that was killed here

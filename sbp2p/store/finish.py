@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Final
 from sbp2p.errors import StoreError
 from sbp2p.store.errors import os_errors
 from sbp2p.store.extents import whole_leaves
-from sbp2p.store.files import make_folders, publish_file, remove_file, sync_folder
+from sbp2p.store.files import (
+    SPARE_SUFFIX,
+    make_folders,
+    publish_file,
+    remove_file,
+    sync_folder,
+)
 from sbp2p.store.hashing import hash_file
 from sbp2p.store.loose import hold
 from sbp2p.store.recent import RECENT_NAME
@@ -168,9 +174,10 @@ class Finisher:
 def release_work_folder(folder: Path, lock: FileLock) -> None:
     """Let a download's lock go, and its work folder too if no part file is left in it."""
     try:
-        empty = {entry.name for entry in os.scandir(folder)} <= {LOCK_NAME, RECENT_NAME}
-        if empty:
-            (folder / RECENT_NAME).unlink(missing_ok=True)
+        names = {entry.name for entry in os.scandir(folder)} - {LOCK_NAME}
+        empty = all(name == RECENT_NAME or name.endswith(SPARE_SUFFIX) for name in names)
+        for name in names if empty else ():
+            (folder / name).unlink(missing_ok=True)
     except OSError:
         empty = False
     lock.release(unlink=empty)

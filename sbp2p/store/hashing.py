@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from blake3 import blake3
 
 from sbp2p.store.files import read_into
+from sbp2p.store.libc import close_file
 from sbp2p.store.records import FileStamp
 from sbp2p_protocol.limits import BLOCK_MAX, MIB
 
@@ -62,7 +63,7 @@ def check_file(path: Path | str, table: BlockTable, number: int, check: FileChec
         if before == after and after.size == table.files[number].size and not check.wrong:
             check.stamp = after
     finally:
-        os.close(fd)
+        close_file(fd)
 
 
 def hash_file(path: Path | str, table: BlockTable, number: int) -> FileCheck:

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -20,6 +21,13 @@ from typing import Any, Final
 def fallocate(fd: int, offset: int, length: int) -> None:
     """Allocate a span of a file on disk, growing the file if need be."""
     _call("fallocate", ctypes.c_int(fd), ctypes.c_int(0), _off_t(offset), _off_t(length))
+
+
+def close_file(fd: int) -> None:
+    """Close a descriptor. An error is of no use: it is closed all the same, and what has to be on
+    the disk was synced before."""
+    with suppress(OSError):
+        os.close(fd)
 
 
 def start_writeback(fd: int, offset: int, length: int) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from sbp2p.errors import StoreBusyError
 from sbp2p.store.errors import os_errors
+from sbp2p.store.libc import close_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,20 +73,20 @@ class FileLock:
         except OSError:
             pass  # a read-only folder: the file stays, and does no harm
         finally:
-            os.close(fd)
+            close_file(fd)
 
     def _try(self, wait: bool) -> bool:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if not self._is_current(fd):
-                os.close(fd)
+                close_file(fd)
                 return False
             os.truncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
         except OSError as error:
             holder = _holder(fd)
-            os.close(fd)
+            close_file(fd)
             if error.errno in _BUSY:
                 raise StoreBusyError(
                     f"{self._what} is in use by {holder}", hint=self._hint

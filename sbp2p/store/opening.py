@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from sbp2p.errors import StoreError
 from sbp2p.store.download import Download
 from sbp2p.store.errors import os_errors
+from sbp2p.store.files import make_folder
 from sbp2p.store.finish import LOCK_NAME, release_work_folder
 from sbp2p.store.locks import FileLock
 from sbp2p.store.loose import hold
@@ -47,8 +48,8 @@ def open_download(
     pinned: bool,
 ) -> Download:
     """Open a download; see `Store.open_download`."""
-    with os_errors("create", destination):
-        destination.mkdir(parents=True, exist_ok=True)
+    make_folder(destination)
+    with os_errors("look at", destination):
         root = destination.resolve()
     chosen = choose_files(table, wanted) if files is None else sorted(set(files))
     if wanted.and_not(table.blocks_of_files(chosen)).any():
@@ -60,9 +61,9 @@ def open_download(
         opener = TargetOpener(table, wanted, root, overwrite=overwrite)
         with index.reading() as db:
             opener.look(db, targets, folder)
+        opener.repair(index)
         opener.make_parts(targets, folder)
         with index.writing() as db:
-            opener.repair(db)
             row = register(db, document, manifest, table, root, role="fetch", pinned=pinned)
             hold(db, row, manifest)
         parts = PartFiles(
@@ -106,8 +107,7 @@ def _lock_folder(folder: Path, manifest: Manifest, root: Path) -> FileLock:
         hint="Wait for it to end, or get the version into another folder.",
     )
     for _ in range(_LOCK_TRIES):
-        with os_errors("create", folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         try:
             lock.acquire()
         except StoreError as error:

@@ -19,7 +19,7 @@ from sbp2p.store.extents import IndexedFile, index_file
 from sbp2p.store.files import OpenFiles, sync_files, write_all
 from sbp2p.store.libc import start_writeback
 from sbp2p.store.records import Location
-from sbp2p.store.targets import TargetState, leaves_of
+from sbp2p.store.targets import NOT_TRUSTED, TargetState, leaves_of
 from sbp2p.store.versions import link_files
 from sbp2p_protocol.limits import KIB
 
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from sbp2p.store.records import FileStamp
     from sbp2p.store.targets import Target, TargetOpener
     from sbp2p_protocol.blocktable import BlockTable
-
-NOT_TRUSTED: Final = -1
-"""As an mtime: no file has it, so the part file is hashed when the download is opened again."""
 
 _WRITEBACK_MIN: Final = 256 * KIB
 """Blocks that start on their way to the disk when they are written: the commit then waits half as

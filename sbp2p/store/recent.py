@@ -17,6 +17,8 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from sbp2p.store.libc import close_file
+
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
@@ -42,7 +44,7 @@ class RecentBlocks:
             try:
                 data = os.read(fd, _READ_MAX)
             finally:
-                os.close(fd)
+                close_file(fd)
             numbers.frombytes(data[: len(data) // numbers.itemsize * numbers.itemsize])
         return list(dict.fromkeys(numbers))
 
@@ -65,7 +67,7 @@ class RecentBlocks:
             if remove:
                 self._path.unlink(missing_ok=True)
         if fd != -1:
-            os.close(fd)
+            close_file(fd)
 
     def _write(self, indices: Collection[int]) -> None:
         if self._failed:

@@ -42,6 +42,7 @@ from sbp2p.store.files import (
     reserve,
     sync_folder,
 )
+from sbp2p.store.libc import close_file
 from sbp2p.store.records import FileStamp
 from sbp2p_protocol.bitmap import Bitmap
 
@@ -50,11 +51,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from sbp2p.store.index import Index
     from sbp2p_protocol.blocktable import BlockTable, FileEntry
     from sbp2p_protocol.cid import Cid
 
 WORK_FOLDER: Final = ".sbp2p"
 """In the destination, while a download into it is not finished."""
+
+NOT_TRUSTED: Final = -1
+"""As an mtime: no file has it, so the part file is hashed when the download is opened again."""
 
 _PartRow: TypeAlias = "tuple[int, int, int, int | None]"
 """Of the index: id, size, inode, mtime."""
@@ -91,6 +96,8 @@ class Target:
     """In the index; -1 before there is one."""
     stamp: FileStamp | None = None
     """The part file's, when it was last looked at or made."""
+    allocated: int = 0
+    """Bytes that the part file took on the disk when the download opened."""
 
     @property
     def path(self) -> str:
@@ -183,6 +190,7 @@ class TargetOpener:
         part: os.stat_result | None,
     ) -> None:
         final = _stat(target.final)
+        target.allocated = 0 if part is None else part.st_blocks * 512
         if row is None and part is not None and final is not None and os.path.samestat(part, final):
             remove_file(target.part)  # killed between steps 4 and 5 of finish
             part = None
@@ -222,12 +230,19 @@ class TargetOpener:
         if mtime_ns is not None and mtime_ns != part.st_mtime_ns:
             target.suspect = True
             self._repairs.append(_run("DELETE FROM extent WHERE file_id = ?", file_id))
+        mtime = NOT_TRUSTED if target.suspect else None
+        self._repairs.append(_run("UPDATE file SET mtime_ns = ? WHERE id = ?", mtime, file_id))
         return True
 
-    def repair(self, db: sqlite3.Connection) -> None:
-        """Make the index agree with what `look` saw on the disk."""
-        for repair in self._repairs:
-            repair(db)
+    def repair(self, index: Index) -> None:
+        """Make the index agree with what `look` saw on the disk, before anything is changed there.
+
+        The mtimes of part files are forgotten now: making room in them moves them.
+        """
+        if self._repairs:
+            with index.writing() as db:
+                for repair in self._repairs:
+                    repair(db)
 
     def _meet(
         self, db: sqlite3.Connection, target: Target, file: FileEntry, final: os.stat_result
@@ -285,8 +300,8 @@ class TargetOpener:
             raise
         if made:
             with os_errors("sync", folder):
-                sync_folder(folder)
-                sync_folder(folder.parent)
+                for each in (folder, folder.parent, self._root):
+                    sync_folder(each)
 
     def make_part(self, target: Target) -> None:
         """Make the part file if it is missing, and reserve room for its wanted blocks."""
@@ -298,14 +313,14 @@ class TargetOpener:
                 reserve(fd, self._wanted_spans(target.number))
                 target.stamp = FileStamp.of(os.fstat(fd))
             finally:
-                os.close(fd)
+                close_file(fd)
         target.made = True
 
     def _needed(self, target: Target) -> int:
         if target.state is not TargetState.PART:
             return 0
         wanted = sum(length for _, length in self._wanted_spans(target.number))
-        return max(0, wanted - os.lstat(target.part).st_blocks * 512) if target.made else wanted
+        return max(0, wanted - target.allocated) if target.made else wanted
 
     def _wanted_spans(self, number: int) -> list[tuple[int, int]]:
         if self._wanted.all():
