@@ -44,14 +44,14 @@ _NUMPY: Final = {
 
 def load_tensors(
     path: PathLike | Sequence[PathLike],
-    names: Iterable[str] | None = None,
+    names: Iterable[str] | str | None = None,
     framework: Framework = "torch",
 ) -> dict[str, Any]:
     """Load tensors by name from safetensors or GGUF files.
 
     Args:
         path: a file, a shard index, a directory, or several files; `reader` says what each means.
-        names: tensor names or globs; None for all.
+        names: tensor names or globs, or a single one; None for all.
         framework: `torch` gives torch.Tensor on the CPU, `numpy` gives numpy.ndarray.
 
     Returns:
@@ -64,7 +64,8 @@ def load_tensors(
     """
     module = _import(framework)
     with TensorReader(path) as reader:
-        chosen = reader.names() if names is None else matching(names, reader.names(), "tensor")
+        wanted = (names,) if isinstance(names, str) else names
+        chosen = reader.names() if wanted is None else matching(wanted, reader.names(), "tensor")
         # every dtype is looked up before the first byte is read
         dtypes = [_dtype(framework, module, reader.span(name)) for name in chosen]
         return {

@@ -14,8 +14,8 @@ Which files a path means:
 
 Error cases: a file that is malformed, unreadable, or another one than when it was opened, and a
 tensor that two files have or that the index misplaces, are a CheckpointError; a tensor that no file
-has is a NotFoundError. A file of a partial download has zeros where nothing was fetched: only the
-tensors that were selected may be read from it.
+has is a NotFoundError. A file of a partial download has holes where nothing was fetched. A tensor
+that reaches into one is a CheckpointError; where the filesystem does not tell holes, it is zeros.
 """
 
 from __future__ import annotations
@@ -104,6 +104,11 @@ class TensorReader:
     def read(self, name: str) -> RawTensor:
         """Read one tensor into memory of its own; raises NotFoundError or CheckpointError."""
         file, span = self._place(name)
+        if file.lacks(span.offset, span.length):
+            raise CheckpointError(
+                f"tensor {shown(name)} was not fetched: only a part of its file is here",
+                hint="load the tensors that were fetched, by name, or fetch this one, too",
+            )
         data = memoryview(bytearray(span.length))
         file.read_into(data, span.offset)
         return RawTensor(name, span.dtype, span.shape, data)
@@ -160,6 +165,15 @@ class _TensorFile:
     def _pread(self, length: int, offset: int) -> bytes:
         return os.pread(self._descriptor, length, offset)
 
+    def lacks(self, offset: int, length: int) -> bool:
+        """Return whether some bytes of a part file were never written."""
+        if not length or not _is_part(self.location):
+            return False
+        try:
+            return os.lseek(self._descriptor, offset, os.SEEK_HOLE) < offset + length
+        except OSError:  # no such call here
+            return False
+
     def read_into(self, data: memoryview, offset: int) -> None:
         if not self._is_same():
             raise CheckpointError(f"{self.location} changed since it was opened")
@@ -180,6 +194,11 @@ class _TensorFile:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _is_part(location: Path) -> bool:
+    """Whether a file lies where a download keeps what it has of one (see store/targets.py)."""
+    return location.suffix == ".part" and location.absolute().parent.parent.name == ".sbp2p"
 
 
 def _unreadable(location: Path, error: OSError) -> CheckpointError:

@@ -159,6 +159,7 @@ def test_names_and_globs_choose(tmp_path: Path) -> None:
     names = ["layers.0.w", "layers.1.w", "head[x]", "norm"]
     save_file({name: torch.zeros(1) for name in names}, path)
     assert load_tensors(path, ["layers.*"]).keys() == {"layers.0.w", "layers.1.w"}
+    assert load_tensors(path, "layers.*").keys() == {"layers.0.w", "layers.1.w"}
     assert load_tensors(path, ["head[x]", "norm"]).keys() == {"head[x]", "norm"}
     with pytest.raises(NotFoundError, match=r"no tensor matches 'layers\.2\.w'") as caught:
         load_tensors(path, ["layers.2.w"])
@@ -215,6 +216,33 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
         load_tensors(tmp_path / "pipe")
     with pytest.raises(ValueError, match="framework"):
         load_tensors(tmp_path, framework="jax")  # type: ignore[arg-type]
+
+
+def test_what_was_not_fetched_is_not_taken_for_zeros(tmp_path: Path) -> None:
+    size = 1 << 20
+    whole = tmp_path / "whole.safetensors"
+    tensors: dict[str, tuple[str, list[int], bytes]] = {
+        name: ("U8", [size], name.encode() * size) for name in "abc"
+    }
+    write_raw(whole, tensors | {"none": ("U8", [0], b"")})
+    header = whole.stat().st_size - 3 * size
+    part = tmp_path / ".sbp2p" / "bafy" / "00000000.part"
+    part.parent.mkdir(parents=True)
+    with whole.open("rb") as source, part.open("wb") as target:
+        target.write(source.read(header + size))  # header and a
+        target.seek(header + 2 * size - 8192)  # the last two pages of b
+        source.seek(header + 2 * size - 8192)
+        target.write(source.read())  # and c
+    with part.open("rb") as file:
+        if os.lseek(file.fileno(), header + size, os.SEEK_HOLE) > header + 2 * size - 8192:
+            pytest.skip("this filesystem does not tell where holes are")
+    assert set(load_tensors(part, names=["a", "c", "none"])) == {"a", "c", "none"}
+    for names in (None, ["b"], ["a", "b"]):
+        with pytest.raises(CheckpointError, match="'b' was not fetched"):
+            load_tensors(part, names=names)
+    sparse = tmp_path / "sparse.safetensors"  # a whole file may have holes: they are its zeros
+    part.rename(sparse)
+    assert len(load_tensors(sparse)) == 4
 
 
 def test_a_file_that_changes_under_the_reader_is_an_error(tmp_path: Path) -> None:
