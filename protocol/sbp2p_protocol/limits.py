@@ -105,6 +105,14 @@ REFUSED_ORIGINS_MAX: Final = 4096
 """Addresses that wait because a peer from there was refused, about 200 bytes each; who was refused
 longest ago gives way. A whole IPv4 /20 fits."""
 
+OBSERVER_GROUPS_MAX: Final = 1024
+"""Groups of peers whose reports of this node's address are kept, about 500 bytes each; more than
+max_connections, so that who left lately still counts."""
+
+OBSERVED_PER_GROUP_MAX: Final = 4
+"""Addresses of this node that one group of observers speaks for, and that are confirmed at most: an
+honest observer sees one for each port that is listened on."""
+
 # -- yamux --------------------------------------------------------------------------------------
 
 YAMUX_BASE_WINDOW: Final = 256 * KIB
@@ -263,3 +271,29 @@ LINK_TEXT_MAX: Final = 16 * KIB
 
 LINK_PEERS_MAX: Final = 16
 """Addresses in a link."""
+
+# -- Kademlia -----------------------------------------------------------------------------------
+
+KAD_MESSAGE_MAX: Final = 256 * KIB
+"""Bytes in one message that is accepted: 40 peers of 64 addresses are 100 KiB. go reads 4 MiB."""
+
+KAD_SEND_MAX: Final = 16 * KIB
+"""Bytes in one frame that is sent: all that rust-libp2p accepts."""
+
+KAD_KEY_MAX: Final = 256
+"""Bytes in the key of a message: a peer id or multihash in a namespace. Hashed, so never kept."""
+
+KAD_VALUE_MAX: Final = 10 * KIB
+"""Bytes in the value of a record: the IPNS specification's bound of one name record."""
+
+KAD_RECEIVED_MAX: Final = 64
+"""Bytes in the time at which a record was received; RFC 3339 with nanoseconds takes 35."""
+
+KAD_CLOSER_MAX: Final = 40
+"""Closer peers read from one reply: twice the bucket size, as go does."""
+
+KAD_PROVIDERS_MAX: Final = 128
+"""Providers read from one message. A reply below KAD_SEND_MAX holds at most 200 of one address."""
+
+KAD_PEER_ADDRESSES_MAX: Final = 16
+"""Addresses read of one peer in a message; 20 peers with 8 each are 7 KiB."""

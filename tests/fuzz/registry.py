@@ -9,6 +9,7 @@ from . import (
     targets_data,
     targets_exchange,
     targets_formats,
+    targets_kad,
     targets_keys,
     targets_noise,
     targets_tree,
@@ -29,6 +30,7 @@ _MODULES: Final = (
     targets_tree,
     targets_exchange,
     targets_formats,
+    targets_kad,
 )
 
 TARGETS: Final[dict[str, Target]] = {
