@@ -18,7 +18,6 @@ stays; so it is after a cancellation, which takes a second at most.
 
 from __future__ import annotations
 
-import random
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +35,7 @@ from .scheduler import BlockScheduler
 from .writer import BlockWriter
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Awaitable, Callable, Iterable
 
     from sbp2p.config import NodeConfig
@@ -68,6 +68,7 @@ class Fetch:
         library: Library,
         threads: Calls,
         config: NodeConfig,
+        rng: random.Random,
         trust: Callable[[SignedDocument, Manifest], Awaitable[None]] | None = None,
         choose: Callable[[FoundVersion], Choice] | None = None,
         progress: Callable[[FetchProgress], None] | None = None,
@@ -81,6 +82,7 @@ class Fetch:
         self._library = library
         self._threads = threads
         self._config = config
+        self._rng = rng
         self._trust = trust
         self._choose = choose
         self._progress = progress
@@ -205,7 +207,7 @@ class Fetch:
             missing,
             sessions=peers.sources.sessions,
             ban_score=self._config.swarm.ban_score,
-            rng=random.Random(),  # noqa: S311  # spreads load, guards nothing
+            rng=self._rng,
             on_verified=verified,
         )
         if self._in_order:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -59,15 +60,23 @@ class Exchange:
         store: what is served, and where fetched versions are registered.
         config: knobs.
         threads: where blocking calls run; worker threads by default.
+        rng: spreads load; unseeded by default.
     """
 
     def __init__(
-        self, swarm: Swarm, store: Store, config: NodeConfig, *, threads: Calls | None = None
+        self,
+        swarm: Swarm,
+        store: Store,
+        config: NodeConfig,
+        *,
+        threads: Calls | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._swarm = swarm
         self._store = store
         self._config = config
         self._threads = threads if threads is not None else ThreadCalls(_THREADS)
+        self._rng = rng if rng is not None else random.Random()  # noqa: S311  # guards nothing
         self._library = Library(store, self._threads)
         self._buffers = BlockBuffers(config.exchange.serve_memory_bytes)
         self._serving: set[ServingSession] = set()
@@ -117,6 +126,7 @@ class Exchange:
             library=self._library,
             threads=self._threads,
             config=self._config,
+            rng=self._rng,
             trust=trust,
             choose=choose,
             progress=progress,

@@ -4,6 +4,7 @@ node.py        the facade                 values.py      what it returns
 home.py        key, trust store, lock     trusting.py    may this version be fetched?
 publishing.py  folder to signed version   fetching.py    link to verified files
 local.py       what is in the store       threads.py     long work that can be stopped
+environment.py what a node has of the world
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .environment import Environment
     from .home import Home, default_home
     from .node import Node
     from .publishing import PublishResult
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 # Loaded when first used: `sbp2p ls` needs no swarm, and all of it costs 0.3 s.
 _HOMES: Final = {
+    "environment": ("Environment",),
     "home": ("Home", "default_home"),
     "node": ("Node",),
     "publishing": ("PublishResult",),
@@ -31,6 +34,7 @@ _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name i
 __all__ = [
     "Damage",
     "Description",
+    "Environment",
     "FetchResult",
     "FileInfo",
     "Home",

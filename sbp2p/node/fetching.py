@@ -27,6 +27,7 @@ from .values import Description, FetchResult, FileInfo, Progress, Version
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from sbp2p.calls import Calls
     from sbp2p.exchange import FetchResult as ExchangeResult
     from sbp2p.exchange import FoundVersion
     from sbp2p.store import Store
@@ -160,13 +161,14 @@ async def fetch(
     *,
     trust: TrustCallback | None,
     progress: Callable[[Progress], None] | None,
+    calls: Calls,
 ) -> FetchResult:
     """Fetch what `wish` says of the version that `link` names; see Node.fetch."""
     started = trio.current_time()
     chooser = _Chooser(wish)
 
     async def check(document: SignedDocument, manifest: Manifest) -> None:
-        await require_trust(home, link, manifest, trust)
+        await require_trust(home, link, manifest, trust, calls=calls)
 
     def report(now: FetchProgress) -> None:
         if progress is not None:
@@ -184,7 +186,7 @@ async def fetch(
         progress=report,
         overwrite=wish.overwrite,
     )
-    record = await trio.to_thread.run_sync(
+    record = await calls.run_to_end(
         node.store.version, result.version.manifest.cid, result.destination
     )
     if record is None or chooser.selection is None:

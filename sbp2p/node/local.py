@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from sbp2p.calls import ThreadCalls
 from sbp2p.errors import ConfigError, NotFoundError
 from sbp2p_protocol.manifest import COUNTER_MAX
 
@@ -16,6 +17,7 @@ from .values import Damage, Progress, Version
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sbp2p.calls import Calls
     from sbp2p.store import RemovedVersion, Store, VersionRecord
 
 _CID_START_MIN: Final = 11
@@ -83,7 +85,11 @@ def record_of(store: Store, version: Version) -> VersionRecord:
 
 
 async def verify(
-    store: Store, version: Version, progress: Callable[[Progress], None] | None = None
+    store: Store,
+    version: Version,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    calls: Calls | None = None,
 ) -> list[Damage]:
     """Rehash a version's files; return what is damaged, one entry a file."""
     started = trio.current_time()
@@ -96,7 +102,7 @@ async def verify(
             )
 
     def work(should_stop: Callable[[], bool]) -> list[Damage]:
-        call = throttled(report)
+        call = throttled(report, calls)
         found: list[Damage] = []
         blocks = before = 0
         for step in store.verify(record_of(store, version)):
@@ -112,10 +118,12 @@ async def verify(
                 blocks = 0
         return found
 
-    return await run_stoppable(work)
+    return await run_stoppable(work, calls=calls)
 
 
-async def remove(store: Store, version: Version, *, delete_files: bool) -> RemovedVersion:
+async def remove(
+    store: Store, version: Version, *, delete_files: bool, calls: Calls | None = None
+) -> RemovedVersion:
     """Forget a version in its folder, with the files that were fetched if asked."""
     call = partial(store.remove_version, version.cid, version.path, delete_files=delete_files)
-    return await trio.to_thread.run_sync(call)
+    return await (calls or ThreadCalls()).run_to_end(call)

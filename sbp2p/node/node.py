@@ -34,6 +34,7 @@ from sbp2p_keys.identity import PeerId, PrivateKey
 from sbp2p_protocol.multiaddr import BadAddressError, parse_address
 
 from . import fetching, local, publishing
+from .environment import Environment
 from .home import Home
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from sbp2p.calls import Calls
     from sbp2p.connection import Connection
     from sbp2p.observe import SwarmStatistics
     from sbp2p.perf import PerfResult
@@ -77,6 +79,7 @@ class Node:
         passphrase: of the home's key file.
         config: knobs.
         gate: who may connect.
+        environment: the world around the node; the real one if None.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Node:
         passphrase: bytes | None = None,
         config: NodeConfig | None = None,
         gate: Gate | None = None,
+        environment: Environment | None = None,
     ) -> None:
         self._home = Home(home)
         self._listen = [_address(text) for text in _texts(listen)]
@@ -95,6 +99,7 @@ class Node:
         self._passphrase = passphrase
         self._config = config or NodeConfig()
         self._gate = gate or Gate()
+        self._environment = environment or Environment()
         self._entered = False
         self._running: _Running | None = None
         self.ephemeral = False
@@ -107,14 +112,22 @@ class Node:
         self._entered = True
         async with AsyncExitStack() as stack:
             stack.callback(self._leave)
-            signer, identity = await trio.to_thread.run_sync(self._open_identity, stack)
+            signer, identity = await self._calls.run_to_end(self._open_identity, stack)
             store = stack.enter_context(Store.open(self._home.path, self._config.store))
-            opened = open_swarm(identity, self._config, gate=self._gate)
+            opened = open_swarm(
+                identity, self._config, gate=self._gate, transports=self._environment.transports
+            )
             swarm = await stack.enter_async_context(opened)
             serve_ping(swarm)
             if self._config.serve_perf:
                 serve_perf(swarm)
-            exchange = Exchange(swarm, store, self._config)
+            exchange = Exchange(
+                swarm,
+                store,
+                self._config,
+                threads=self._environment.exchange_calls,
+                rng=self._environment.rng,
+            )
             for address in self._listen:
                 await swarm.listen(address)
             self._running = _Running(signer, store, swarm, exchange, stack.pop_all())
@@ -143,6 +156,10 @@ class Node:
             return signer, PrivateKey.generate()
         stack.callback(lock.release)
         return signer, signer
+
+    @property
+    def _calls(self) -> Calls:
+        return self._environment.calls
 
     @property
     def _open(self) -> _Running:
@@ -248,9 +265,16 @@ class Node:
             StoreError: the disk failed.
         """
         request = publishing.make_request(
-            path, name=name, version=version, meta=meta, parents=parents
+            path,
+            name=name,
+            version=version,
+            meta=meta,
+            parents=parents,
+            now=self._environment.wall_clock(),
         )
-        return await publishing.publish(self.store, self._open.signer, request, progress)
+        return await publishing.publish(
+            self.store, self._open.signer, request, progress, calls=self._calls
+        )
 
     # -- fetching ---------------------------------------------------------------------------------
 
@@ -298,6 +322,7 @@ class Node:
             ),
             trust=trust,
             progress=progress,
+            calls=self._calls,
         )
 
     async def describe(self, link: Link | str, *, peers: Sequence[str] = ()) -> Description:
@@ -324,11 +349,11 @@ class Node:
         self, version: Version, *, progress: Callable[[Progress], None] | None = None
     ) -> list[Damage]:
         """Rehash a version's files; damaged blocks are no longer served, and are returned."""
-        return await local.verify(self.store, version, progress)
+        return await local.verify(self.store, version, progress, calls=self._calls)
 
     async def remove(self, version: Version, *, delete_files: bool = False) -> RemovedVersion:
         """Forget a version in its folder; delete the files that were fetched if asked."""
-        return await local.remove(self.store, version, delete_files=delete_files)
+        return await local.remove(self.store, version, delete_files=delete_files, calls=self._calls)
 
     # -- peers ------------------------------------------------------------------------------------
 

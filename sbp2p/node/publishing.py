@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from sbp2p.calls import ThreadCalls
 from sbp2p.checkpoint.hashing import HashingStoppedError
 from sbp2p.checkpoint.publish import PublishedTree, publish_tree
 from sbp2p.errors import ConfigError
@@ -23,6 +24,7 @@ from .values import Progress, Version
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from sbp2p.calls import Calls
     from sbp2p.store import Store, VersionRecord
     from sbp2p_keys.identity import PrivateKey
     from sbp2p_protocol.cid import Cid
@@ -51,6 +53,8 @@ class Request:
     version: int | None
     meta: Mapping[str, MetaValue]
     parents: tuple[Cid, ...]
+    created: int
+    """Unix seconds."""
 
 
 def make_request(
@@ -60,8 +64,12 @@ def make_request(
     version: int | None = None,
     meta: Mapping[str, MetaValue] | None = None,
     parents: Sequence[Cid] = (),
+    now: float | None = None,
 ) -> Request:
-    """Check what the user gave before anything is hashed; raises ConfigError."""
+    """Check what the user gave before anything is hashed; raises ConfigError.
+
+    `now` is the version's date in Unix seconds; today's if None.
+    """
     if path == "":
         raise ConfigError(
             "the path to publish is an empty text", hint="say . for the working directory"
@@ -73,7 +81,14 @@ def make_request(
         raise ConfigError(f"{name!r} cannot name a model: {reason}", hint="give another --name")
     if version is not None and version < 1:
         raise ConfigError(f"version {version}: versions are numbered from 1")
-    return Request(path=path, name=name, version=version, meta=meta or {}, parents=tuple(parents))
+    return Request(
+        path=path,
+        name=name,
+        version=version,
+        meta=meta or {},
+        parents=tuple(parents),
+        created=int(time.time() if now is None else now),  # noqa: TID251  (a date for people)
+    )
 
 
 async def publish(
@@ -81,8 +96,11 @@ async def publish(
     identity: PrivateKey,
     request: Request,
     progress: Callable[[Progress], None] | None = None,
+    *,
+    calls: Calls | None = None,
 ) -> PublishResult:
     """Hash, sign and register; see Node.publish."""
+    calls = calls or ThreadCalls()
     started = trio.current_time()
 
     def report(done: int, total: int) -> None:
@@ -94,12 +112,12 @@ async def publish(
 
     def work(should_stop: Callable[[], bool]) -> PublishedTree:
         return publish_tree(
-            request.path, store=store, progress=throttled(report), should_stop=should_stop
+            request.path, store=store, progress=throttled(report, calls), should_stop=should_stop
         )
 
-    tree = await run_stoppable(work, stopped=HashingStoppedError)
+    tree = await run_stoppable(work, calls=calls, stopped=HashingStoppedError)
     register = partial(_register, store, identity, request, tree)
-    record, unchanged = await trio.to_thread.run_sync(register)
+    record, unchanged = await calls.run_to_end(register)
     return PublishResult(
         version=Version.of(record),
         notes=tree.notes,
@@ -163,7 +181,7 @@ def _make_manifest(
             tensors=tree.tensors,
             parents=tuple(dict.fromkeys((*previous, *request.parents))),
             publisher=identity.peer_id,
-            created=int(time.time()),  # noqa: TID251  (a date for people)
+            created=request.created,
             meta=request.meta,
         )
     except LocalProtocolError as error:

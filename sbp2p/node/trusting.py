@@ -24,13 +24,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-import trio
-
+from sbp2p.calls import ThreadCalls
 from sbp2p.errors import TrustError
 from sbp2p_keys.trust import TrustVerdict
 from sbp2p_protocol.link import ManifestLink
 
 if TYPE_CHECKING:
+    from sbp2p.calls import Calls
     from sbp2p_keys.identity import PeerId
     from sbp2p_keys.trust import TrustDecision, TrustStore
     from sbp2p_protocol.link import Link
@@ -53,7 +53,12 @@ async def accept_new(manifest: Manifest, reason: str) -> bool:
 
 
 async def require_trust(
-    home: Home, link: Link, manifest: Manifest, ask: TrustCallback | None = None
+    home: Home,
+    link: Link,
+    manifest: Manifest,
+    ask: TrustCallback | None = None,
+    *,
+    calls: Calls | None = None,
 ) -> None:
     """Return if the manifest may be used, pinning its publisher at first use.
 
@@ -75,8 +80,9 @@ async def require_trust(
             f"the publisher {publisher} of {name} is new here: {decision.reason}",
             hint=f"check the peer id with its owner, then say --trust-new, or {pin}",
         )
-    # in a thread, as another process may be at it
-    await trio.to_thread.run_sync(home.update_trust, partial(_admit, home, publisher, name))
+    # not in the event loop, as another process may be at it
+    admit = partial(_admit, home, publisher, name)
+    await (calls or ThreadCalls()).run_to_end(home.update_trust, admit)
 
 
 def _admit(home: Home, publisher: PeerId, name: str, store: TrustStore) -> TrustStore:
