@@ -116,6 +116,21 @@ class ExchangeConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LimitsConfig:
+    """Most bytes a second that the exchange sends and reads; None for no limit, else above 0.
+
+    Exact to 5 % over 10 s. Below 4 kB/s a peer may take this node for one that has stalled.
+    """
+
+    upload_bytes_s: float | None = None
+    """To all peers together."""
+    download_bytes_s: float | None = None
+    peer_upload_bytes_s: float | None = None
+    """To each peer."""
+    peer_download_bytes_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeConfig:
     """Everything together."""
 
@@ -124,5 +139,6 @@ class NodeConfig:
     swarm: SwarmConfig = field(default_factory=SwarmConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
     serve_perf: bool = True
     """Whether peers may measure the bandwidth to this node (`sbp2p bench`), within PERF_BUDGET."""

@@ -309,7 +309,7 @@ class ServingSession:
                 following.flush()
         data = self.server.data_to_send()
         if data:
-            await self._stream.send_all(data)
+            await self._send_bytes(memoryview(data))
             self._drained.fire()
 
     async def _send_read(self, read: _Read) -> None:
@@ -324,16 +324,26 @@ class ServingSession:
             header = self.server.block_header(read.wanted.digest, outcome)
             start = _HEADROOM - len(header)
             if start < 0:
-                await self._stream.send_all(header)
+                await self._send_bytes(memoryview(header))
                 start = _HEADROOM
             else:
                 buffer[start:_HEADROOM] = header
-            await self._stream.send_all(memoryview(buffer)[start : _HEADROOM + outcome])
+            await self._send_bytes(memoryview(buffer)[start : _HEADROOM + outcome])
             self.statistics.bytes_sent += outcome
             self.statistics.blocks_sent += 1
         finally:
             self._buffers.give(buffer)
             self._work.fire()
+
+    async def _send_bytes(self, data: memoryview) -> None:
+        """Send bytes as fast as the limits allow; unlimited, in one go."""
+        limits = self._swarm.limits
+        while (piece := limits.upload_piece) is not None and data:
+            part, data = data[:piece], data[piece:]
+            await limits.upload(self._stream.peer_id, len(part))
+            await self._stream.send_all(part)
+        if data:
+            await self._stream.send_all(data)
 
 
 def _read_batch(store: Store, batch: Sequence[_Read]) -> None:

@@ -197,13 +197,25 @@ class PeerSession:
 
     async def _read_once(self) -> str:
         """Take one chunk of the stream; returns why the session is over, if it is."""
-        data = await self._stream.receive_some()
+        limits = self._swarm.limits
+        data = await self._stream.receive_some(limits.download_piece)
         if data:
+            if limits.download_piece is not None:
+                await self._wait_for_limit(len(data))
             self.client.receive_data(data, trio.current_time())
         else:
             self.client.receive_eof()
         reason = await self._hand_over()
         return reason or ("done" if self.client.closed else "")
+
+    async def _wait_for_limit(self, count: int) -> None:
+        """Wait until `count` bytes may have come; the peer is not to blame for that."""
+        self._handing_over = True
+        try:
+            await self._swarm.limits.download(self.peer_id, count)
+        finally:
+            self._handing_over = False
+        self.client.resume(trio.current_time())
 
     async def _hand_over(self) -> str:
         """Give events to the owner; returns why the peer left, if it did."""

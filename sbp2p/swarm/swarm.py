@@ -22,6 +22,7 @@ from sbp2p.connection import Connection, TaskStatus, UpgradeError
 from sbp2p.errors import ConfigError, PeerUnreachableError
 from sbp2p.handlers import HandlerTable
 from sbp2p.identify import Identifier
+from sbp2p.limits import Limits
 from sbp2p.transport import DialError, TcpTransport
 from sbp2p.upgrade import make_connection
 from sbp2p_protocol.buffers import BufferPool
@@ -105,6 +106,8 @@ class Swarm:
     ) -> None:
         self.identity = identity
         self.peer_id = identity.peer_id
+        self.limits = Limits(config.limits)
+        """How fast protocols that move much may send and read; they ask by themselves."""
         self._config = config
         self._gate = gate
         self._transports = transports
