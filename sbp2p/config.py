@@ -65,6 +65,11 @@ class SwarmConfig:
     nothing, and a dialler who shares the address with a banned peer is not kept out for long."""
     penalty_half_life_s: float = 600.0
     """After this time half of a peer's points are forgiven."""
+    observers_min: int = 4
+    """Groups of peers that must have seen this node at an address before it is announced.
+    go-libp2p: 4."""
+    observation_s: float = 1800.0
+    """What a peer saw counts for this long after it has gone."""
     idle_connection_s: float = 120.0
     """A connection without a stream for this long is closed."""
 

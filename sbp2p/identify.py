@@ -50,6 +50,7 @@ class Identifier:
         identity: this node's key.
         handlers: the protocols to tell of; identify itself is added to them.
         on_identified: told what a peer says, after each answer and each push.
+        on_observed: told at which address the peer of a connection sees this node.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class Identifier:
         identity: PrivateKey,
         handlers: HandlerTable,
         on_identified: Callable[[PeerId, IdentifyMessage], None],
+        on_observed: Callable[[Connection, Address], None] = lambda *_: None,
     ) -> None:
         self._identity = identity
         self._handlers = handlers
         self._on_identified = on_identified
+        self._on_observed = on_observed
         self._message = IdentifyMessage()
         handlers.handle(IDENTIFY_PROTOCOL, self._answer)
         handlers.handle(IDENTIFY_PUSH_PROTOCOL, self._take_push)
@@ -95,7 +98,7 @@ class Identifier:
         except _FAILURES as error:
             observe.report_stream_failed(f"identify of {connection.peer_id}", error)
         else:
-            self._on_identified(connection.peer_id, message)
+            self._told(connection, message)
 
     async def push(self, connection: Connection, timeout_s: float) -> None:
         """Tell the peer what has changed; a failure is logged and no more."""
@@ -111,7 +114,12 @@ class Identifier:
 
     async def _take_push(self, stream: Stream) -> None:
         message = await _read(stream)
-        self._on_identified(stream.peer_id, message)
+        self._told(stream.connection, message)
+
+    def _told(self, connection: Connection, message: IdentifyMessage) -> None:
+        self._on_identified(connection.peer_id, message)
+        if (seen := message.observed) is not None:
+            self._on_observed(connection, seen)
 
 
 _FAILURES = (

@@ -33,6 +33,7 @@ from .arrivals import Arrivals, origin_of
 from .dialler import Dialler, expected_peer
 from .events import PeerConnected, PeerDisconnected, PeerIdentified, Subscribers
 from .gate import Gate
+from .own_addresses import OwnAddresses
 from .scores import VIOLATION_POINTS, Scores
 from .table import SIMULTANEOUS_WINDOW_S, ConnectionTable
 
@@ -129,8 +130,11 @@ class Swarm:
             origins_max=REFUSED_ORIGINS_MAX,
         )
         self._dialler = Dialler(nursery, transports, config.transport, self._dial_upgrade)
-        self._identifier = Identifier(identity, self._handlers, self._on_identified)
+        self._identifier = Identifier(
+            identity, self._handlers, self._on_identified, self._on_observed
+        )
         self._listeners: list[Listener] = []
+        self.own_addresses = OwnAddresses(self.peer_id, config.swarm, self._listeners)
         self._half_open: set[Connection] = set()
         self._identified: dict[PeerId, IdentifyMessage] = {}
         self._accepted = 0
@@ -143,8 +147,16 @@ class Swarm:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """Where this node listens, each with its peer id."""
-        bound = [address for each in self._listeners for address in each.addresses]
-        return tuple(address.with_peer(self.peer_id) for address in bound)
+        return tuple(each.with_peer(self.peer_id) for each in self.own_addresses.listening)
+
+    def announced_addresses(self) -> tuple[Address, ...]:
+        """Return where others may be told to dial this node, each with its peer id, best first.
+
+        Listen addresses and those that enough peers have observed, the public ones first; not those
+        of this machine, unless there are no others, and no public ones once this node was found to
+        be unreachable.
+        """
+        return self.own_addresses.announced()
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """Serve `protocol` from now on; see `HandlerTable`.
@@ -382,6 +394,7 @@ class Swarm:
         superfluous = self._table.add(connection)
         if superfluous is not None:
             superfluous.start_soon(self._retire)
+        self.own_addresses.connected(connection)
         connection.start_soon(self._identify)
         observe.report_peer_connected(
             peer_id, connection.remote_address.text, initiator=connection.initiator
@@ -400,6 +413,7 @@ class Swarm:
         statistics = connection.statistics()
         self._bytes_sent += statistics.bytes_sent
         self._bytes_received += statistics.bytes_received
+        self.own_addresses.disconnected(connection)
         reason = str(connection.lost or "closed")
         observe.report_peer_gone(peer_id, reason)
         if self._table.remove(connection):
@@ -423,9 +437,13 @@ class Swarm:
             self._identified[peer_id] = message
             self._subscribers.publish(PeerIdentified(peer_id, message))
 
+    def _on_observed(self, connection: Connection, seen: Address) -> None:
+        if self.own_addresses.observed(connection, seen):
+            self._announce()
+
     def _announce(self) -> None:
         """Tell the peers that the addresses or protocols of this node have changed."""
-        self._identifier.update(self.addresses)
+        self._identifier.update(self.own_addresses.identified())
         for connection in self._table:
             if connection.is_open:
                 connection.start_soon(self._push)

@@ -20,6 +20,7 @@ from sbp2p.errors import ConfigError
 from sbp2p_protocol.limits import KIB
 from sbp2p_protocol.multiaddr import Address, parse_address
 
+from .interfaces import reachable_hosts
 from .stream import Bytes, DialError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ _ACCEPT_PAUSE_S = 0.1
 """Wait when the process is out of file descriptors; trio.serve_listeners waits as long."""
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 _BACKLOG = 128
+_INTERFACE_HOSTS = 8
+"""Addresses of interfaces that stand for a wildcard: hosts of containers can have hundreds."""
 
 
 class TcpTransport:
@@ -209,7 +212,7 @@ class TcpListener:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The bound address; for a wildcard, the loopback and the outgoing address instead."""
+        """The bound address; for a wildcard, those of the interfaces when it began to listen."""
         return self._addresses
 
     async def accept(self) -> RawStream:
@@ -257,11 +260,12 @@ def _tcp_address(sockaddr: Any) -> Address:
 
 
 def _reachable_addresses(bound: Address) -> tuple[Address, ...]:
-    """Replace a wildcard by addresses that somebody can dial."""
+    """Replace a wildcard by addresses that somebody can dial, the most usual first."""
     if bound.host not in ("0.0.0.0", "::"):  # noqa: S104
         return (bound,)
     loopback = "127.0.0.1" if bound.kind == "ip4" else "::1"
-    hosts = [loopback, _outgoing_host(bound.kind)]
+    others = reachable_hosts(4 if bound.kind == "ip4" else 6)
+    hosts = [loopback, _outgoing_host(bound.kind), *others[:_INTERFACE_HOSTS]]
     found = [parse_address(f"/{bound.kind}/{host}/tcp/{bound.port}") for host in hosts if host]
     return tuple(dict.fromkeys(found))
 
