@@ -215,6 +215,18 @@ EXCHANGE_TEXT_MAX: Final = 256
 EXCHANGE_PEER_ID_MAX: Final = 128
 """Bytes in a publisher's peer id. An Ed25519 id has 38, a hashed one 34."""
 
+EXCHANGE_RECORD_MAX: Final = 2 * KIB
+"""Bytes in a peer record that is passed on; one with eight addresses has about 350."""
+
+EXCHANGE_RECORDS_BATCH: Final = 16
+"""Peer records in one PEERS, so that the longest is half a frame."""
+
+EXCHANGE_RECORDS_RATE: Final = 128
+"""Records of one peer that are looked at in the window below: each costs a signature check of about
+0.15 ms. What is more than that is dropped unread."""
+
+EXCHANGE_RECORDS_WINDOW_S: Final = 60.0
+
 EXCHANGE_OUTPUT_MAX: Final = 256 * KIB
 """Bytes of control answers that wait for the peer to read them; nothing more is read from it
 meanwhile, so a peer that only asks and never reads stops itself."""
@@ -265,6 +277,20 @@ TENSOR_PAGES_MAX: Final = 256
 
 TENSOR_NAME_MAX: Final = 4 * KIB
 """UTF-8 bytes in a tensor's name; parameter paths in nested modules rarely pass 200."""
+
+# -- names --------------------------------------------------------------------------------------
+
+IPNS_RECORD_MAX: Final = 10 * KIB
+"""Bytes in an IPNS record, before it is parsed; every implementation's bound."""
+
+IPNS_VALUE_MAX: Final = 4 * KIB
+"""Bytes in what an IPNS record points to. `/ipfs/` and a CID take 65."""
+
+CATALOG_MAX: Final = NODE_BLOCK_MAX
+"""Bytes in a signed catalog, which travels as one block: about 9,000 models."""
+
+CATALOG_OLDER_MAX: Final = 16
+"""Versions before the newest that a catalog lists for one name."""
 
 LINK_TEXT_MAX: Final = 16 * KIB
 """Characters in a link, which people paste."""

@@ -11,6 +11,7 @@ from . import (
     targets_formats,
     targets_kad,
     targets_keys,
+    targets_naming,
     targets_noise,
     targets_tree,
     targets_wire,
@@ -31,6 +32,7 @@ _MODULES: Final = (
     targets_exchange,
     targets_formats,
     targets_kad,
+    targets_naming,
 )
 
 TARGETS: Final[dict[str, Target]] = {
