@@ -102,7 +102,7 @@ def test_who_was_away_has_no_credit_against_the_others() -> None:
         now = queue.next_time(now) if queue.waiting else now + 0.1
     for peer in "ab" * 10:
         queue.ask(peer, 100, now)
-    order = []
+    order: list[str] = []
     while len(order) < 10:
         order += [ticket.peer for ticket in queue.grant(now)]
         now = queue.next_time(now)
