@@ -11,13 +11,17 @@ from typer import Argument, Option
 from .console import Settings
 from .invocation import Invocation
 from .options import (  # noqa: TC001  (typer evaluates annotations)
+    DownloadLimit,
     Home,
     Json,
     Listen,
     Peers,
+    PeerUploadLimit,
     Quiet,
+    UploadLimit,
     Verbose,
 )
+from .rates import Rates
 from .text import format_bytes, format_count, format_duration, format_rate, printable
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ class _Wish:
     trust_new: bool
     seed: bool
     listen: tuple[str, ...]
+    limits: Rates
 
 
 def command(
@@ -86,6 +91,9 @@ def command(
         bool, Option("--seed", help="Listen, and serve what is here until Ctrl-C.")
     ] = False,
     listen: Listen = None,
+    upload_limit: UploadLimit = None,
+    download_limit: DownloadLimit = None,
+    peer_upload_limit: PeerUploadLimit = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -102,11 +110,13 @@ def command(
         trust_new=trust_new,
         seed=seed,
         listen=tuple(listen or ()),
+        limits=Rates(upload_limit, download_limit, peer_upload_limit),
     )
     return Invocation(Settings(home, json, quiet, verbose), partial(_run, wish=wish))
 
 
 def _run(console: Console, *, wish: _Wish) -> int:
+    from sbp2p.config import NodeConfig
     from sbp2p.errors import ConfigError
     from sbp2p_protocol.link import parse_link
 
@@ -116,7 +126,8 @@ def _run(console: Console, *, wish: _Wish) -> int:
         raise ConfigError("--listen goes with --seed")
     parse_link(wish.link)  # a wrong link is told before the node is imported and opened
     console.resume_hint = "what came is kept: run the same command again to go on"
-    return with_node(console, partial(_fetch, console, wish))
+    config = NodeConfig(limits=wish.limits.parse())
+    return with_node(console, partial(_fetch, console, wish), config=config)
 
 
 async def _fetch(console: Console, wish: _Wish, node: Node) -> int:

@@ -46,6 +46,33 @@ Listen = Annotated[
         show_default=False,
     ),
 ]
+UploadLimit = Annotated[
+    str | None,
+    Option(
+        "--upload-limit",
+        metavar="RATE",
+        help="Send at most this much a second to all peers together, such as 5MB or 40Mbit.",
+        show_default=False,
+    ),
+]
+DownloadLimit = Annotated[
+    str | None,
+    Option(
+        "--download-limit",
+        metavar="RATE",
+        help="Receive at most this much a second.",
+        show_default=False,
+    ),
+]
+PeerUploadLimit = Annotated[
+    str | None,
+    Option(
+        "--peer-upload-limit",
+        metavar="RATE",
+        help="Send at most this much a second to each peer.",
+        show_default=False,
+    ),
+]
 ModelName = Annotated[
     str | None,
     Option(

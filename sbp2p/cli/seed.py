@@ -11,13 +11,17 @@ from typer import Argument, Option
 from .console import Settings
 from .invocation import Invocation
 from .options import (  # noqa: TC001  (typer evaluates annotations)
+    DownloadLimit,
     Home,
     Json,
     Listen,
     ModelName,
+    PeerUploadLimit,
     Quiet,
+    UploadLimit,
     Verbose,
 )
+from .rates import Rates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +63,9 @@ def command(
     no_bench: Annotated[
         bool, Option("--no-bench", help="Do not let peers measure the bandwidth to this node.")
     ] = False,
+    upload_limit: UploadLimit = None,
+    download_limit: DownloadLimit = None,
+    peer_upload_limit: PeerUploadLimit = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -73,6 +80,7 @@ def command(
         allow=allow or (),
         deny=deny or (),
         serve_perf=not no_bench,
+        limits=Rates(upload_limit, download_limit, peer_upload_limit),
     )
     return Invocation(Settings(home, json, quiet, verbose), work)
 
@@ -86,6 +94,7 @@ def _run(
     allow: Sequence[str],
     deny: Sequence[str],
     serve_perf: bool,
+    limits: Rates,
 ) -> int:
     from sbp2p.config import NodeConfig
     from sbp2p.errors import ConfigError
@@ -108,7 +117,11 @@ def _run(
             console.note("nothing to seed yet: versions published or fetched later are served")
         return await serve(console, node)
 
-    config = NodeConfig(serve_perf=serve_perf)
+    # whoever measured the bandwidth would be let past the limits
+    config = NodeConfig(
+        serve_perf=serve_perf and limits.upload is None and limits.peer_upload is None,
+        limits=limits.parse(),
+    )
     return with_node(console, body, gate=gate(allow, deny), config=config)
 
 

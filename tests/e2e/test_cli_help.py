@@ -16,13 +16,15 @@ from tests.e2e.cli_process import environment
 pytestmark = pytest.mark.e2e
 
 COMMON = {"--home", "--json", "--quiet", "-q", "--verbose", "-v", "--help", "-h"}
+LIMITS = {"--upload-limit", "--download-limit", "--peer-upload-limit"}
 OPTIONS: dict[str, set[str]] = {
     "id": {"--passphrase"},
     "publish": {"--name", "--version", "--meta", "--parent"},
-    "seed": {"--name", "--listen", "--allow", "--deny", "--no-bench"},
+    "seed": {"--name", "--listen", "--allow", "--deny", "--no-bench", *LIMITS},
     "get": {
         *("--to", "--files", "--tensors", "--peer", "--overwrite", "--trust-new"),
         *("--seed", "--listen"),
+        *LIMITS,
     },
     "inspect": {"--tensors", "--peer"},
     "verify": set(),
