@@ -113,6 +113,15 @@ OBSERVED_PER_GROUP_MAX: Final = 4
 """Addresses of this node that one group of observers speaks for, and that are confirmed at most: an
 honest observer sees one for each port that is listened on."""
 
+CANDIDATES_MAX: Final = 1024
+"""Peers that were heard of and could be dialled, about 2 KB each with all their addresses."""
+
+CANDIDATE_ADDRESSES_MAX: Final = 16
+"""Addresses kept of one candidate, the newest; a dial tries them all. LINK_PEERS_MAX fit."""
+
+REMEMBERED_PEERS_MAX: Final = 256
+"""Peers kept on disk from one run to the next; those that worked least and longest ago give way."""
+
 # -- yamux --------------------------------------------------------------------------------------
 
 YAMUX_BASE_WINDOW: Final = 256 * KIB
