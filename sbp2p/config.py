@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sbp2p.roles import Rules
 from sbp2p_protocol.limits import MIB
 
 
@@ -145,5 +146,7 @@ class NodeConfig:
     store: StoreConfig = field(default_factory=StoreConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    roles: Rules = field(default_factory=Rules)
+    """Who is sent to and asked at the beginning."""
     serve_perf: bool = True
     """Whether peers may measure the bandwidth to this node (`sbp2p bench`), within PERF_BUDGET."""

@@ -34,6 +34,7 @@ from .dialler import Dialler, expected_peer
 from .events import PeerConnected, PeerDisconnected, PeerIdentified, Subscribers
 from .gate import Gate
 from .own_addresses import OwnAddresses
+from .roles import Roles
 from .scores import VIOLATION_POINTS, Scores
 from .table import SIMULTANEOUS_WINDOW_S, ConnectionTable
 
@@ -81,6 +82,7 @@ async def open_swarm(
                 nursery=nursery,
             )
             nursery.start_soon(swarm._close_idle_connections)
+            nursery.start_soon(swarm._keep_to_roles)
             try:
                 yield swarm
             finally:
@@ -109,6 +111,8 @@ class Swarm:
         self.peer_id = identity.peer_id
         self.limits = Limits(config.limits)
         """How fast protocols that move much may send and read; they ask by themselves."""
+        self.roles = Roles(config.roles)
+        """Who is sent to and asked."""
         self._config = config
         self._gate = gate
         self._transports = transports
@@ -406,6 +410,9 @@ class Swarm:
     def _refusal(self, peer_id: PeerId) -> str | None:
         if self._scores.is_banned(peer_id, trio.current_time()):
             return "it is banned for what it did"
+        rules = self.roles.rules
+        if not (rules.sends_to(peer_id) or rules.receives_from(peer_id)):
+            return "this node is offline to it"
         return self._gate.refusal(peer_id)
 
     def _remove(self, connection: Connection) -> None:
@@ -465,6 +472,16 @@ class Swarm:
             await trio.sleep_until(max(min(oldest, now) + limit_s, now + limit_s / 8))
             for connection in self._table:
                 if trio.current_time() - connection.idle_since >= limit_s:
+                    connection.close()
+
+    async def _keep_to_roles(self) -> None:
+        """Close the connections with peers to which this node has just become offline."""
+        rules = self.roles.rules
+        while True:
+            rules = await self.roles.wait_changed(rules)
+            for connection in self._table:
+                peer_id = connection.peer_id
+                if not (rules.sends_to(peer_id) or rules.receives_from(peer_id)):
                     connection.close()
 
     async def _shut_down(self) -> None:
