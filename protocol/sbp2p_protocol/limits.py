@@ -113,6 +113,24 @@ OBSERVED_PER_GROUP_MAX: Final = 4
 """Addresses of this node that one group of observers speaks for, and that are confirmed at most: an
 honest observer sees one for each port that is listened on."""
 
+AUTONAT_MESSAGE_MAX: Final = 4 * KIB
+"""Bytes in one AutoNAT message; js-libp2p: 8 KiB. Sixteen addresses take under 1 KiB."""
+
+AUTONAT_ADDRESSES_MAX: Final = 16
+"""Addresses in one AutoNAT request that are looked at; the rest is ignored. go: 16."""
+
+AUTONAT_TEXT_MAX: Final = 256
+"""Bytes of explanation in an AutoNAT answer."""
+
+DIAL_BACK_ADDRESSES_MAX: Final = 4
+"""Addresses that one AutoNAT request makes this node dial."""
+
+DIAL_BACKS_AT_ONCE_MAX: Final = 8
+"""Dial-backs for all peers together; a request beyond them is refused."""
+
+REACHABILITY_ANSWERS_MAX: Final = 64
+"""Groups of observers whose word on reachability is kept, the newest; four decide."""
+
 CANDIDATES_MAX: Final = 1024
 """Peers that were heard of and could be dialled, about 2 KB each with all their addresses."""
 
@@ -287,6 +305,48 @@ TENSOR_PAGES_MAX: Final = 256
 TENSOR_NAME_MAX: Final = 4 * KIB
 """UTF-8 bytes in a tensor's name; parameter paths in nested modules rarely pass 200."""
 
+PROVIDER_KEY_MAX: Final = 80
+"""Bytes in the key of a provider record, 1 at least: go's, py's and .NET's bound."""
+
+PROVIDER_RECORDS_MAX: Final = 64 * KIB
+"""Provider records that are kept for others, about 500 bytes each, and 1 KiB at most."""
+
+PROVIDER_RECORDS_EACH: Final = 32 * KIB
+"""Of them, those of one account: two models of 14,000 blocks, announced block by block."""
+
+PROVIDERS_PER_KEY_MAX: Final = 256
+"""Providers of one key. A reply tells of a part of them, and a fetch asks 64 peers at most."""
+
+PROVIDERS_TOLD_MAX: Final = 64
+"""Providers in one reply, before it is cut to KAD_SEND_MAX."""
+
+PROVIDER_ADDRESSES_MAX: Final = 8
+"""Addresses kept of one provider; lists without end were a hole elsewhere (telcoin-network#1185)."""
+
+PROVIDER_ADDRESS_BYTES: Final = 512
+"""Bytes of all addresses of one provider: eight of the longest that can be dialled here."""
+
+ADD_PROVIDER_BURST: Final = 16 * KIB
+"""ADD_PROVIDER that one account may send at once: every block of 14 GB, to a lone server."""
+
+ADD_PROVIDER_RATE: Final = 4.0
+"""ADD_PROVIDER a second after that: 22 models of that size in the 22 h after which to announce."""
+
+VALUE_RECORDS_MAX: Final = 4 * KIB
+"""Values that are kept for others: 40 MiB of the longest, 2 MiB of IPNS records as they are."""
+
+VALUE_RECORDS_EACH: Final = 1 * KIB
+"""Of them, those of one account."""
+
+PUT_VALUE_BURST: Final = 64
+"""PUT_VALUE that one account may send at once; each costs a signature to verify, 0.1 to 1 ms."""
+
+PUT_VALUE_RATE: Final = 1.0
+"""PUT_VALUE a second after that; an owner puts its record every four hours, on 20 servers."""
+
+QUOTA_ACCOUNTS_MAX: Final = 4096
+"""Accounts whose use of a quota is remembered, 200 bytes each; idle ones give way."""
+
 # -- names --------------------------------------------------------------------------------------
 
 IPNS_RECORD_MAX: Final = 10 * KIB
@@ -332,3 +392,9 @@ KAD_PROVIDERS_MAX: Final = 128
 
 KAD_PEER_ADDRESSES_MAX: Final = 16
 """Addresses read of one peer in a message; 20 peers with 8 each are 7 KiB."""
+
+KAD_QUERIES_MAX: Final = 300
+"""Requests of one lookup. An honest one takes 20 to 60; liars could lead it on for ever."""
+
+KAD_CANDIDATES_MAX: Final = 2048
+"""Peers that one lookup has heard of and keeps, about 300 bytes each; the farthest give way."""
