@@ -1,25 +1,36 @@
-"""Targets of naming: IPNS records and signed catalogs."""
+"""Targets of naming and of what a DHT server keeps: records, catalogs, requests."""
 
 from __future__ import annotations
 
-from typing import Final
+from random import Random
+from typing import TYPE_CHECKING, Final
 
 from sbp2p_keys.signing import SignedDocument
 from sbp2p_protocol.catalog import CATALOG_DOMAIN, Catalog, merged, read_signed_catalog
 from sbp2p_protocol.errors import RemoteProtocolError
+from sbp2p_protocol.framing import LengthPrefixedReader
 from sbp2p_protocol.ipns import (
     format_time,
+    ipns_key,
     make_ipns_record,
     name_of_key,
     parse_time,
     read_ipns_record,
 )
-from sbp2p_protocol.limits import IPNS_RECORD_MAX
+from sbp2p_protocol.kad_messages import KadMessage, KadPeer, KadRecord, KadType
+from sbp2p_protocol.kad_server import PUBLIC_NETWORK, KadServer, Requester
+from sbp2p_protocol.limits import IPNS_RECORD_MAX, KAD_SEND_MAX
+from sbp2p_protocol.multiaddr import parse_address
+from sbp2p_protocol.provider_records import ProviderRecords
+from sbp2p_protocol.value_records import ValueRecords, best_value
 
 from .corpus import KEYS, field_bytes, vectors
 from .engine import Target
 from .expect import Refused, attempt, expect, expect_equal
 from .structure import cbor, protobuf
+
+if TYPE_CHECKING:
+    from sbp2p_keys.identity import PeerId
 
 _PUBLISHER: Final = KEYS[0]
 
@@ -70,7 +81,79 @@ def _catalog_seeds() -> list[bytes]:
     return [own, *field_bytes([found["valid"], found["invalid"]], "hex")]
 
 
+# -- what a server of the DHT is asked -------------------------------------------------------------
+
+
+class _NoNeighbours:
+    def closest(self, _key: bytes, _count: int) -> list[KadPeer]:
+        return [KadPeer(KEYS[1].peer_id, (_ADDRESS,))]
+
+    def find(self, peer_id: PeerId) -> KadPeer | None:
+        return KadPeer(peer_id, (_ADDRESS,))
+
+
+_ADDRESS: Final = parse_address("/ip4/10.1.2.3/tcp/4001")
+_NOW: Final = 1_800_000_000.0
+
+
+def _kad_server(data: bytes) -> None:
+    """Answer one request, and ask for what it left behind."""
+    request = attempt(RemoteProtocolError, KadMessage.decode, data)
+    if isinstance(request, Refused):
+        return
+    values = ValueRecords()
+    server = KadServer(
+        KEYS[2].peer_id,
+        providers=ProviderRecords(),
+        values=values,
+        neighbours=_NoNeighbours(),
+        rng=Random(1),  # noqa: S311
+        network=PUBLIC_NETWORK,
+    )
+    requester = Requester(_PUBLISHER.peer_id, _ADDRESS)
+    reply = attempt(RemoteProtocolError, server.answer, request, requester, _NOW)
+    if isinstance(reply, Refused):
+        expect(len(values) == 0, "what was refused was kept")
+        return
+    expect((reply is None) == (request.type is KadType.ADD_PROVIDER), "a reply to ADD_PROVIDER")
+    if reply is not None:
+        expect(len(reply.encode()) <= KAD_SEND_MAX, "a reply that is too long")
+    for row in values.rows():
+        expect_equal(best_value(row.key, [row.value], _NOW), row.value, "an invalid value was kept")
+
+
+def _kad_requests() -> list[bytes]:
+    key = ipns_key(_PUBLISHER.peer_id)
+    value = make_ipns_record(_PUBLISHER, b"/x", sequence=1, valid_until_ns=2**62, ttl_ns=0)
+    public_key = _PUBLISHER.public_key.to_protobuf()
+    pk = b"/pk/" + _PUBLISHER.peer_id.to_bytes()
+    provider = KadPeer(_PUBLISHER.peer_id, (_ADDRESS,))
+    requests = [
+        KadMessage(KadType.FIND_NODE, KEYS[1].peer_id.to_bytes()),
+        KadMessage(KadType.GET_PROVIDERS, b"key"),
+        KadMessage(KadType.ADD_PROVIDER, b"key", providers=(provider,)),
+        KadMessage(KadType.GET_VALUE, key),
+        KadMessage(KadType.PUT_VALUE, key, KadRecord(key, value)),
+        KadMessage(KadType.PUT_VALUE, pk, KadRecord(pk, public_key)),
+        KadMessage(KadType.PING),
+    ]
+    bodies = []
+    for request in requests:
+        reader = LengthPrefixedReader(KAD_SEND_MAX)
+        reader.feed(request.encode())
+        bodies.append(reader.next() or b"")
+    return bodies
+
+
 TARGETS: Final = (
+    Target(
+        name="kad_server",
+        modules=("sbp2p_protocol.kad_server", "sbp2p_protocol.value_records"),
+        check=_kad_server,
+        seeds=_kad_requests,
+        mutations=(protobuf,),
+        test_runs=200,
+    ),
     Target(
         name="ipns",
         modules=("sbp2p_protocol.ipns",),
