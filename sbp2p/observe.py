@@ -82,6 +82,16 @@ def report_lost_file(path: str, what: str) -> None:
     )
 
 
+def report_set_aside(path: str, suffix: str, reason: str) -> None:
+    """Log that a database of ours cannot be used and that a new one is begun."""
+    _log.warning("%s is kept as %s%s and begun anew: %s", path, path, suffix, reason)
+
+
+def report_not_saved(what: str, error: object) -> None:
+    """Log that something could not be written to a disk; it goes on without."""
+    _log.warning("%s cannot be saved: %s", what, error)
+
+
 def report_refused(who: object, reason: str) -> None:
     """Log that an address, a peer or a stream was turned away."""
     _log.debug("refused %s: %s", who, reason)
@@ -90,3 +100,13 @@ def report_refused(who: object, reason: str) -> None:
 def report_stream_failed(stream: object, reason: object) -> None:
     """Log that a stream ended before its protocol did."""
     _log.debug("%s failed: %s", stream, reason)
+
+
+def report_reachability(state: str) -> None:
+    """Log whether others can dial this node, as far as is known now."""
+    _log.info("this node is %s", state if state != "unknown" else "reachable or not: unknown")
+
+
+def report_not_found(where: str, error: object) -> None:
+    """Log that one way of finding peers does not work, or not just now."""
+    _log.debug("finding peers by %s: %s", where, error)

@@ -242,6 +242,9 @@ EXCHANGE_TEXT_MAX: Final = 256
 EXCHANGE_PEER_ID_MAX: Final = 128
 """Bytes in a publisher's peer id. An Ed25519 id has 38, a hashed one 34."""
 
+EXCHANGE_WANTS_MAX: Final = 4 * MIB
+"""Bytes of WANTS kept for one stream, all its subscriptions together: 32 million blocks."""
+
 EXCHANGE_RECORD_MAX: Final = 2 * KIB
 """Bytes in a peer record that is passed on; one with eight addresses has about 350."""
 
@@ -309,7 +312,7 @@ PROVIDER_KEY_MAX: Final = 80
 """Bytes in the key of a provider record, 1 at least: go's, py's and .NET's bound."""
 
 PROVIDER_RECORDS_MAX: Final = 64 * KIB
-"""Provider records that are kept for others, about 500 bytes each, and 1 KiB at most."""
+"""Provider records that are kept for others, about 600 bytes each, and 1 KiB at most."""
 
 PROVIDER_RECORDS_EACH: Final = 32 * KIB
 """Of them, those of one account: two models of 14,000 blocks, announced block by block."""
@@ -343,6 +346,9 @@ PUT_VALUE_BURST: Final = 64
 
 PUT_VALUE_RATE: Final = 1.0
 """PUT_VALUE a second after that; an owner puts its record every four hours, on 20 servers."""
+
+KAD_CONTACTS_SAVED_MAX: Final = 1 * KIB
+"""Servers of the routing table that are written to a disk: half of them answer after a day."""
 
 QUOTA_ACCOUNTS_MAX: Final = 4096
 """Accounts whose use of a quota is remembered, 200 bytes each; idle ones give way."""
@@ -398,3 +404,19 @@ KAD_QUERIES_MAX: Final = 300
 
 KAD_CANDIDATES_MAX: Final = 2048
 """Peers that one lookup has heard of and keeps, about 300 bytes each; the farthest give way."""
+
+KAD_SERVED_STREAMS: Final = 256
+"""Streams of requests that are served at once, each with one request at a time."""
+
+KAD_SERVED_STREAMS_EACH: Final = 8
+"""Those of one peer; an honest one needs one or two."""
+
+KAD_REQUEST_BURST: Final = 1024
+"""Requests that one account may make at once, ADD_PROVIDER excepted, which has a bound of its own.
+A sweep asks one server a few dozen times; an office behind one address is one account."""
+
+KAD_REQUEST_RATE: Final = 32.0
+"""Requests a second after that; one takes about 0.3 ms of processor time."""
+
+KAD_CHECKS_MAX: Final = 64
+"""Candidates for the routing table that wait to be asked; what comes beyond is not noted."""

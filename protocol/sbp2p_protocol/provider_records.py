@@ -197,8 +197,7 @@ class ProviderRecords:
             return
         self._changed[item] = None
         if len(self._changed) > 2 * self._most:
-            self._anew = True
-            self._changed.clear()
+            self.write_anew()
 
     def _make_room(self, key: bytes, account: str) -> None:
         if len(self._keys[key]) > self._per_key:
@@ -269,6 +268,12 @@ class ProviderRecords:
     def changes(self) -> int:
         """How many rows `take_changes` would return, about."""
         return len(self) if self._anew else len(self._changed)
+
+    def write_anew(self) -> None:
+        """Have everything written by the next batch: what the last one took was not."""
+        self._anew = True
+        self._changed.clear()
+        self._changed_providers.clear()
 
     def take_changes(self) -> ProviderChanges:
         """Return what became different since this was called last."""

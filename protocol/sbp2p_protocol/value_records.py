@@ -236,8 +236,7 @@ class ValueRecords:
             return
         self._changed[key] = None
         if len(self._changed) > 2 * self._most:
-            self._anew = True
-            self._changed.clear()
+            self.write_anew()
 
     def get(self, key: bytes, now: float) -> ValueRow | None:
         """Return the value under a key, if it is young and valid still."""
@@ -260,6 +259,11 @@ class ValueRecords:
     def changes(self) -> int:
         """How many rows `take_changes` would return, about."""
         return len(self) if self._anew else len(self._changed)
+
+    def write_anew(self) -> None:
+        """Have everything written by the next batch: what the last one took was not."""
+        self._anew = True
+        self._changed.clear()
 
     def take_changes(self) -> ValueChanges:
         """Return what became different since this was called last."""

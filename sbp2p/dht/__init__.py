@@ -1,0 +1,1 @@
+"""The DHT of one node: its driver and what it remembers."""
