@@ -1,9 +1,12 @@
 """The asking side of one exchange stream: requests out, verified-by-others blocks in.
 
 Theory of operation: bytes go in through `receive_data`, events come out of `next_event`, bytes to
-send out of `data_to_send`. Every block that was asked for is answered exactly once, by BLOCK or by
-REJECT, so the machine knows at any time what the peer owes and refuses what it does not owe. It
-does not hash: the driver does that in a thread and blames the peer.
+send out of `data_to_send`. A chunk full of short messages is taken in slices: while `unread`, call
+`receive_more` instead of the next `receive_data`, and let others run between.
+
+Every block that was asked for is answered exactly once, by BLOCK or by REJECT, so the machine knows
+at any time what the peer owes and refuses what it does not owe. It does not hash: the driver does
+that in a thread and blames the peer.
 
     state      may ask                    ends by
     GREETING   versions, subscriptions    HELLO of the peer -> OPEN
@@ -46,7 +49,7 @@ from .exchange_events import (
     VersionArrived,
     VersionMissing,
 )
-from .exchange_frames import FrameSplitter, Payload
+from .exchange_frames import FrameSplitter, Payload, SliceBudget
 from .exchange_messages import (
     EXCHANGE_VERSION,
     BlockHeader,
@@ -130,6 +133,7 @@ class ExchangeClient:
         self._timeout = progress_timeout_s
         self._max_requests = 1
         self._splitter = FrameSplitter()
+        self._chunk_bytes = 0
         self._payload: BlockHeader | VersionHeader | None = None
         self._events: deque[ClientEvent] = deque()
         self._out: list[bytes] = []
@@ -298,11 +302,22 @@ class ExchangeClient:
         if self.state is ClientState.CLOSED:
             return  # after our own goodbye answers may still be on their way
         self._splitter.feed(data)
-        while True:
+        self._chunk_bytes = len(memoryview(data))
+        self.receive_more(now)
+
+    @property
+    def unread(self) -> bool:
+        """Whether a part of what was received waits for `receive_more`."""
+        return not self._splitter.used_up
+
+    def receive_more(self, now: float) -> None:
+        """Take the next slice of what was received; raises RemoteProtocolError."""
+        budget = SliceBudget()
+        while not self.closed:
             if self._payload is not None:
                 parts = self._splitter.take_payload()
                 if parts is None:
-                    self._partial_progress(data, now)
+                    self._partial_progress(now)
                     return
                 self._end_payload(self._payload, parts, now)
                 continue
@@ -312,9 +327,10 @@ class ExchangeClient:
             message = decode_message(frame)
             if message is not None:
                 self._take(message, now)
-            if self.closed:
-                self._splitter.discard()
-                return
+            if not budget.spend(frame) and self._payload is None:
+                break
+        if self.closed:
+            self._splitter.discard()
 
     def receive_eof(self) -> None:
         """Take the end of the stream.
@@ -474,8 +490,8 @@ class ExchangeClient:
         """Say that this side did not read until now, so the peer is not to blame."""
         self._progress_at = max(self._progress_at, now)
 
-    def _partial_progress(self, data: Buffer, now: float) -> None:
-        self._progress_bytes += len(memoryview(data))
+    def _partial_progress(self, now: float) -> None:
+        self._progress_bytes += self._chunk_bytes
         if self._progress_bytes >= PROGRESS_BYTES:
             self._progress(now)
 

@@ -19,7 +19,7 @@ from sbp2p_keys.errors import BadEncodingError, TruncatedError
 from sbp2p_keys.multi import decode_uvarint, encode_uvarint
 
 from .errors import LocalProtocolError, RemoteProtocolError
-from .limits import EXCHANGE_FRAME_MAX
+from .limits import EXCHANGE_FRAME_MAX, EXCHANGE_SLICE_BYTES, EXCHANGE_SLICE_FRAMES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,7 +48,7 @@ class FrameSplitter:
 
     def feed(self, data: Buffer) -> None:
         """Take the next chunk; the one before must have been used up."""
-        if self._at != len(self._chunk):
+        if not self.used_up:
             raise LocalProtocolError("fed before the last chunk was used up")
         chunk = memoryview(data)
         self._chunk = chunk if chunk.format == "B" else chunk.cast("B")
@@ -57,6 +57,11 @@ class FrameSplitter:
     def discard(self) -> None:
         """Drop the rest of the chunk."""
         self._at = len(self._chunk)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether the next chunk can be fed."""
+        return self._at == len(self._chunk)
 
     @property
     def mid_message(self) -> bool:
@@ -145,3 +150,19 @@ def _read_prefix(head: bytes) -> tuple[int, int] | None:
     if length > EXCHANGE_FRAME_MAX:
         raise RemoteProtocolError(f"exchange frame of {length} bytes")
     return length, size
+
+
+class SliceBudget:
+    """How much of a chunk is taken before others get their turn; counts frames and their bytes."""
+
+    __slots__ = ("_bytes", "_frames")
+
+    def __init__(self) -> None:
+        self._frames = EXCHANGE_SLICE_FRAMES
+        self._bytes = EXCHANGE_SLICE_BYTES
+
+    def spend(self, frame: bytes) -> bool:
+        """Count one frame; returns whether there may be another."""
+        self._frames -= 1
+        self._bytes -= len(frame)
+        return self._frames > 0 and self._bytes > 0

@@ -1,10 +1,12 @@
 """The serving side of one exchange stream: requests in, answers out.
 
-Theory of operation: bytes go in through `receive_data`. Small questions come out as events and are
-answered by a `send_` method; block requests are queued here, in order, and the driver takes them
-one by one with `next_wanted`, reads the block, and sends `block_header` followed by its bytes, or
-`reject`. Every request is answered exactly once, whatever happens to it: served, rejected, or
-cancelled while it waited. A request that finds the queue full is rejected as busy at once.
+Theory of operation: bytes go in through `receive_data`; a chunk full of short messages is taken in
+slices, the rest by `receive_more` while `unread`, so that others have their turn. Small questions
+come out as events and are answered by a `send_` method; block requests are queued here, in order,
+and the driver takes them one by one with `next_wanted`, reads the block, and sends `block_header`
+followed by its bytes, or `reject`. Every request is answered exactly once, whatever happens to it:
+served, rejected, or cancelled while it waited. A request that finds the queue full is rejected as
+busy at once.
 
     state      hears                      ends by
     GREETING   HELLO                      HELLO -> OPEN
@@ -36,7 +38,7 @@ from .exchange_events import (
     VersionWanted,
     WorkQueued,
 )
-from .exchange_frames import FrameSplitter
+from .exchange_frames import FrameSplitter, SliceBudget
 from .exchange_messages import (
     EXCHANGE_VERSION,
     BlockHeader,
@@ -237,13 +239,24 @@ class ExchangeServer:
         if self.state is ServerState.CLOSED:
             return
         self._splitter.feed(data)
-        while (frame := self._splitter.next_frame()) is not None:
+        self.receive_more()
+
+    @property
+    def unread(self) -> bool:
+        """Whether a part of what was received waits for `receive_more`."""
+        return not self._splitter.used_up
+
+    def receive_more(self) -> None:
+        """Take the next slice of what was received; raises RemoteProtocolError."""
+        budget = SliceBudget()
+        while not self.closed and (frame := self._splitter.next_frame()) is not None:
             message = decode_message(frame)
             if message is not None:
                 self._take(message)
-            if self.closed:
-                self._splitter.discard()
-                return
+            if not budget.spend(frame):
+                break
+        if self.closed:
+            self._splitter.discard()
 
     def receive_eof(self) -> None:
         """Take the end of the stream.

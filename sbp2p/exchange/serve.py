@@ -197,8 +197,10 @@ class ServingSession:
     async def _receive(self, nursery: trio.Nursery) -> None:
         try:
             while not self.server.closed:
-                data = await self._stream.receive_some()
-                if data:
+                if self.server.unread:  # the last read was many short messages
+                    await trio.lowlevel.checkpoint()
+                    self.server.receive_more()
+                elif data := await self._stream.receive_some():
                     self.server.receive_data(data)
                 else:
                     self.server.receive_eof()

@@ -198,8 +198,10 @@ class PeerSession:
     async def _read_once(self) -> str:
         """Take one chunk of the stream; returns why the session is over, if it is."""
         limits = self._swarm.limits
-        data = await self._stream.receive_some(limits.download_piece)
-        if data:
+        if self.client.unread:  # the last one was many short messages: others have had a turn
+            await trio.lowlevel.checkpoint()
+            self.client.receive_more(trio.current_time())
+        elif data := await self._stream.receive_some(limits.download_piece):
             if limits.download_piece is not None:
                 await self._wait_for_limit(len(data))
             self.client.receive_data(data, trio.current_time())

@@ -137,6 +137,20 @@ def _message(data: bytes) -> None:
     expect_equal(decode_message(encoded), message, "read again")
 
 
+def _receive(
+    machine: ExchangeClient | ExchangeServer, data: bytes | bytearray, now: float = 0.0
+) -> None:
+    """Feed a piece and take all its slices."""
+    if isinstance(machine, ExchangeClient):
+        machine.receive_data(data, now)
+        while machine.unread:
+            machine.receive_more(now)
+        return
+    machine.receive_data(data)
+    while machine.unread:
+        machine.receive_more()
+
+
 # -- the asking side -------------------------------------------------------------------------------
 
 
@@ -145,7 +159,7 @@ def _client_outcome(client: ExchangeClient, pieces: list[bytes]) -> tuple[object
     error = ""
     for piece in pieces:
         # the machine keeps views of what it is given
-        refused = attempt(RemoteProtocolError, client.receive_data, bytearray(piece), 0.0)
+        refused = attempt(RemoteProtocolError, _receive, client, bytearray(piece), 0.0)
         events += _taken(client)
         expect(client.owed_bytes >= 0 and client.owed_blocks >= 0, "owes less than nothing")
         if refused is not None:
@@ -218,7 +232,7 @@ def _client(data: bytes) -> None:
     now = 0.0
     for at in range(0, len(data), 50):
         if isinstance(
-            attempt(RemoteProtocolError, client.receive_data, bytearray(data[at : at + 50]), now),
+            attempt(RemoteProtocolError, _receive, client, bytearray(data[at : at + 50]), now),
             Refused,
         ):
             break
@@ -265,7 +279,7 @@ def _idle_server(pieces: list[bytes]) -> tuple[object, ...]:
     events: list[ServerEvent] = []
     error = ""
     for piece in pieces:
-        refused = attempt(RemoteProtocolError, server.receive_data, piece)
+        refused = attempt(RemoteProtocolError, _receive, server, piece)
         events += drained(server.next_event)
         expect(server.queued <= 5, "more requests than it allows")
         if refused is not None:
@@ -288,9 +302,7 @@ def _busy_server(data: bytes) -> None:
     server = _new_server()
     answered = 0
     for at in range(0, len(data), 40):
-        if isinstance(
-            attempt(RemoteProtocolError, server.receive_data, data[at : at + 40]), Refused
-        ):
+        if isinstance(attempt(RemoteProtocolError, _receive, server, data[at : at + 40]), Refused):
             break
         for event in drained(server.next_event):
             if server.closed:

@@ -104,7 +104,7 @@ def _walk(root: Cid, nodes: dict[Cid, bytes]) -> object:
 
 
 def exchange_of_messages_to_be_ignored() -> Case:
-    """A read full of messages of an unknown odd kind, three bytes each."""
+    """A slice of a read full of messages of an unknown odd kind, three bytes each."""
     data = encode_length_prefixed(b"\x81\x01") * (MIB // 3)
 
     def run() -> None:
@@ -116,7 +116,7 @@ def exchange_of_messages_to_be_ignored() -> Case:
 
 
 def exchange_of_news() -> Case:
-    """A read full of HAVE_ALL, four bytes each."""
+    """A slice of a read full of HAVE_ALL, four bytes each."""
     data = encode_length_prefixed(encode_message(HaveAll(1))) * (MIB // 4)
     return len(data), lambda: open_client().receive_data(bytearray(data), 0.0)
 
