@@ -332,7 +332,7 @@ PROVIDERS_TOLD_MAX: Final = 64
 """Providers in one reply, before it is cut to KAD_SEND_MAX."""
 
 PROVIDER_ADDRESSES_MAX: Final = 8
-"""Addresses kept of one provider; lists without end were a hole elsewhere (telcoin-network#1185)."""
+"""Addresses kept of one provider; endless lists were a hole elsewhere (telcoin-network#1185)."""
 
 PROVIDER_ADDRESS_BYTES: Final = 512
 """Bytes of all addresses of one provider: eight of the longest that can be dialled here."""
@@ -374,6 +374,18 @@ CATALOG_MAX: Final = NODE_BLOCK_MAX
 
 CATALOG_OLDER_MAX: Final = 16
 """Versions before the newest that a catalog lists for one name."""
+
+POINTERS_MAX: Final = 4 * KIB
+"""Publishers whose best pointer is remembered, under 1 KiB each. A user chooses whom to resolve."""
+
+CATALOGS_KEPT_MAX: Final = 64 * MIB
+"""Bytes of catalogs that are kept to answer without the network; most have a few KiB."""
+
+VERSIONS_KEPT_MAX: Final = 16 * KIB
+"""Names whose highest version is remembered, about 1 KiB each."""
+
+EVIDENCE_MAX: Final = 256
+"""Contradictions that are kept, two signed statements each: two manifests take 128 KiB at most."""
 
 LINK_TEXT_MAX: Final = 16 * KIB
 """Characters in a link, which people paste."""
