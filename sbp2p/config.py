@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sbp2p.roles import Rules
 from sbp2p_protocol.limits import MIB
 
+from sbp2p_protocol.picker import Picking
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportConfig:
@@ -150,3 +152,109 @@ class NodeConfig:
     """Who is sent to and asked at the beginning."""
     serve_perf: bool = True
     """Whether peers may measure the bandwidth to this node (`sbp2p bench`), within PERF_BUDGET."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiscoveryConfig:
+    """Finding peers and being found. The command line sets `lan` and `wanted_connections`."""
+
+    bootstrap: tuple[str, ...] = ()
+    """Addresses, each ending in /p2p/<peer-id>, of peers to be connected to from the start."""
+    remember: bool = True
+    """Whether peers that worked are kept in the home and are asked again by later fetches. On: they
+    are asked for nothing that the user did not ask for."""
+    lan: bool = False
+    """Whether this node answers and asks by multicast on its networks. Off in the library: a
+    program that uses it should not begin to talk to a whole office unasked."""
+    lan_network: str = ""
+    """Name of a private network, whose nodes find only each other by multicast."""
+    lan_interfaces: tuple[str, ...] = ()
+    """Interfaces to use, such as eth0; all that carry multicast if empty."""
+    lan_query_s: float = 300.0
+    """Between two multicast questions. rust-libp2p: 5 min."""
+    lan_ttl_s: float = 360.0
+    """How long an answer by multicast is good for. rust-libp2p: 6 min."""
+    wanted_connections: int = 0
+    """Connected peers below which known ones are dialled. 0 in the library: fetches dial by
+    themselves, and a program is connected to those that it named."""
+    bootstrap_connections: int = 3
+    """Connected bootstrap peers that are enough."""
+    parallel_dials: int = 4
+    """Peers dialled at once; the fetches of a node dial besides."""
+    backoff_s: float = 5.0
+    """Wait before a peer that could not be reached is dialled again; doubles each time."""
+    backoff_max_s: float = 600.0
+    remember_s: float = 30 * 86400.0
+    """A peer that worked last before this is forgotten."""
+    keepalive_s: float = 45.0
+    """Between two pings of a peer that is to stay connected; well under `idle_connection_s`, after
+    which either side would close the connection."""
+    short_lived_s: float = 30.0
+    """A connection that ended before counts as a failure, or who turns this node away at once would
+    be dialled at once again."""
+    autonat: bool = True
+    """Whether peers are asked to dial this node back, and are dialled back."""
+    autonat_answers_min: int = 4
+    """Groups of observers that decide whether this node is reachable; libp2p: more than three."""
+    autonat_settle_s: float = 5.0
+    """A connection younger than this is not used to ask: a dial-back beside a fresh connection
+    looks to the swarm as if both sides had dialled at once."""
+    autonat_ask_s: float = 15.0
+    autonat_recheck_s: float = 900.0
+    autonat_again_s: float = 600.0
+    autonat_valid_s: float = 7200.0
+    """See `sbp2p_protocol.reachability`; enough for four rechecks of others in between."""
+    dial_back_timeout_s: float = 10.0
+    dial_back_private: bool = False
+    """Whether peers at private addresses, or on this machine, are dialled back. Off: who comes in
+    through a port forward is seen at an address of this node's own network, and could scan it."""
+    dial_backs_per_minute: int = 3
+    """Of one group of observers. go-libp2p: 3."""
+    dial_backs_per_minute_total: int = 30
+    """go-libp2p: 30."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DhtConfig:
+    """The DHT."""
+
+    mode: Literal["auto", "server", "client"] = "auto"
+    """Whether this node answers others. auto: once it seems that others can reach it."""
+    request_timeout_s: float = 10.0
+    """One request, dialling included. go-libp2p: 10 s for the answer alone."""
+    slow_s: float = 2.0
+    """An answer that takes longer is waited for no more by its lookup, if others are to be had."""
+    lookup_timeout_s: float = 60.0
+    disjoint_paths: int = 3
+    """Paths of a lookup for a record that share no peer; 1 for a plain lookup."""
+    quorum: int = 16
+    """Servers that have told a valid value before a lookup for the best one ends. IPNS: 16."""
+    refresh_s: float = 600.0
+    """Between two looks at each part of the routing table. go-libp2p: 10 min."""
+    silent_s: float = 300.0
+    """A contact of which nothing was seen for this long is asked whether it is there."""
+    retry_s: float = 30.0
+    """Between two tries to find the first server."""
+    republish_s: float = 22 * 3600.0
+    """Between two announcements of a key; servers keep it for 48 h."""
+    upkeep_s: float = 60.0
+    """Between two looks at what has expired, is due to be announced, or is to be written down."""
+    mode_s: float = 5.0
+    """Between two looks at whether this node can be a server."""
+    parallel_checks: int = 4
+    """Candidates for the routing table that are asked at a time."""
+    parallel_sweeps: int = 4
+    """Regions of the keyspace that are announced to at a time; a power of two."""
+    parallel_sends: int = 16
+    """Servers of one region that are told records at a time."""
+    stream_idle_s: float = 15.0
+    """A stream of ours without a request for this long is closed, and the connection with it if it
+    was dialled for the DHT and nothing else uses it."""
+    max_connections: int = 96
+    """Connections dialled for the DHT; above it those that are idle longest are closed."""
+    confirm_s: float = 2.0
+    """How long a server may take to end a stream of records: then it has read them all."""
+    serve_idle_s: float = 60.0
+    """A stream of a peer without a request for this long is closed. go-libp2p: 1 min."""
+
+
+    discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
+    dht: DhtConfig = field(default_factory=DhtConfig)

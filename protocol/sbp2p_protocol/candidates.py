@@ -17,8 +17,10 @@ that name one peer cause one dial.
 Among equals, who failed less goes first, then who was heard of last. Some bootstrap peers are
 always wanted, up to `bootstrap_wanted`; others only while fewer than `wanted` peers are connected.
 
-    IDLE --due()--> DIALLING --succeeded()--> IDLE, wait reset
+    IDLE --due()--> DIALLING --succeeded()--> IDLE --lasted()--> IDLE, wait reset
                         +------failed()-----> IDLE, wait doubled, plus up to half of it at random
+
+A connection alone resets nothing, for a peer may turn this node away right after it was made.
 
 At CANDIDATES_MAX peers the worst gives way: never one that is being dialled, and never a bootstrap
 peer. Pure: time and dice are arguments. Nothing raises.
@@ -162,8 +164,12 @@ class CandidateBook:
         """Note that a peer is connected, whoever dialled."""
         if (entry := self._entries.get(peer_id)) is not None:
             entry.dialling = False
-            entry.failures = 0
             entry.reason = ""
+
+    def lasted(self, peer_id: PeerId) -> None:
+        """Note that a connection with a peer was of use; its past failures count no more."""
+        if (entry := self._entries.get(peer_id)) is not None:
+            entry.failures = 0
             entry.due_at = -math.inf
 
     def failed(self, peer_id: PeerId, reason: str, now: float) -> None:

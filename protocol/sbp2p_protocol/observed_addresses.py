@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .address_scope import Scope, observer_group, scope_of
-from .limits import OBSERVED_PER_GROUP_MAX, OBSERVER_GROUPS_MAX
+from .limits import AUTONAT_ADDRESSES_MAX, OBSERVED_PER_GROUP_MAX, OBSERVER_GROUPS_MAX
 from .multiaddr import parse_address
 
 if TYPE_CHECKING:
@@ -109,6 +109,13 @@ class ObservedAddresses:
         agreed = [(each, count) for each, count in votes.items() if count >= self._observers_min]
         agreed.sort(key=lambda pair: (-pair[1], pair[0].data))
         return tuple(address for address, _ in agreed[:OBSERVED_PER_GROUP_MAX])
+
+    def seen(self) -> tuple[Address, ...]:
+        """Return what connected peers see, the most agreed first, confirmed or not."""
+        votes = Counter(
+            each for group in self._groups.values() if group.open for each in group.seen
+        )
+        return tuple(address for address, _ in votes.most_common(AUTONAT_ADDRESSES_MAX))
 
     def _make_room(self) -> bool:
         gone = [name for name, group in self._groups.items() if not group.open]

@@ -5,6 +5,7 @@
 | `swarm` | listening, dialling, admission, and what runs on every connection |
 | `table` | connections by peer; which of two is kept |
 | `dialler` | addresses raced, dials shared, failures explained |
+| `probe` | a dial that only looks who is there |
 | `own_addresses` | where this node can be found, and what it tells of that |
 | `arrivals` | how many come from one address, and who has to wait |
 | `gate`, `scores` | who may connect; who misbehaved too often |

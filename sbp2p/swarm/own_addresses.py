@@ -28,6 +28,7 @@ class OwnAddresses:
         self.confirmed: tuple[Address, ...] = ()
         """Where enough peers agree to have seen it; no peer id."""
         self._peer_id = peer_id
+        self._changes = trio.lowlevel.ParkingLot()
         self._listeners = listeners
         self._observed = ObservedAddresses(
             observers_min=config.observers_min, forget_s=config.observation_s
@@ -39,7 +40,12 @@ class OwnAddresses:
         return [address for each in self._listeners for address in each.addresses]
 
     def announced(self) -> tuple[Address, ...]:
-        """Return what others may be told to dial, best first, each with the peer id."""
+        """Return what others may be told to dial, best first, each with the peer id.
+
+        Listen addresses and those that enough peers have observed, the public ones first; not those
+        of this machine, unless there are no others, and no public ones once this node was found to
+        be unreachable.
+        """
         found = announced(self.listening, self.confirmed, unreachable=self.unreachable)
         return self._named(found)
 
@@ -47,9 +53,21 @@ class OwnAddresses:
         """Return what connected peers are told, each with the peer id."""
         return self._named([*self.listening, *self.confirmed])
 
+    def changed(self) -> None:
+        """Wake who waits for a change."""
+        self._changes.unpark_all()
+
+    async def wait_changed(self) -> None:
+        """Wait until this node listens on something new, or is known to be somewhere else."""
+        await self._changes.park()
+
     def connected(self, connection: Connection) -> None:
         """Note a connection, whose peer may say where it sees this node."""
         self._observed.connected(connection.peer_id, connection.remote_address)
+
+    def seen(self) -> tuple[Address, ...]:
+        """Return where anybody at all sees this node, to have it tried; no peer id."""
+        return self._observed.seen()
 
     def disconnected(self, connection: Connection) -> None:
         """Note its end."""

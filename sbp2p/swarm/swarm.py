@@ -34,6 +34,7 @@ from .dialler import Dialler, expected_peer
 from .events import PeerConnected, PeerDisconnected, PeerIdentified, Subscribers
 from .gate import Gate
 from .own_addresses import OwnAddresses
+from .probe import Probe
 from .roles import Roles
 from .scores import VIOLATION_POINTS, Scores
 from .table import SIMULTANEOUS_WINDOW_S, ConnectionTable
@@ -139,6 +140,7 @@ class Swarm:
         )
         self._listeners: list[Listener] = []
         self.own_addresses = OwnAddresses(self.peer_id, config.swarm, self._listeners)
+        self.probe = Probe(identity, config, transports)
         self._half_open: set[Connection] = set()
         self._identified: dict[PeerId, IdentifyMessage] = {}
         self._accepted = 0
@@ -154,12 +156,7 @@ class Swarm:
         return tuple(each.with_peer(self.peer_id) for each in self.own_addresses.listening)
 
     def announced_addresses(self) -> tuple[Address, ...]:
-        """Return where others may be told to dial this node, each with its peer id, best first.
-
-        Listen addresses and those that enough peers have observed, the public ones first; not those
-        of this machine, unless there are no others, and no public ones once this node was found to
-        be unreachable.
-        """
+        """Return where others may be told to dial this node, each with its peer id, best first."""
         return self.own_addresses.announced()
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
@@ -456,6 +453,7 @@ class Swarm:
                 connection.start_soon(self._push)
 
     async def _push(self, connection: Connection) -> None:
+        self.own_addresses.changed()
         await self._identifier.push(connection, self._config.swarm.identify_timeout_s)
 
     async def _retire(self, connection: Connection) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from . import (
     targets_connection,
     targets_data,
+    targets_discovery,
     targets_exchange,
     targets_formats,
     targets_kad,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .engine import Target
 
 _MODULES: Final = (
+    targets_discovery,
     targets_keys,
     targets_wire,
     targets_noise,

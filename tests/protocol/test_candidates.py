@@ -104,6 +104,12 @@ def test_failures_cost_longer_and_longer_waits() -> None:
         assert least <= wait <= 1.5 * least
     known.due(now, [], 1)
     known.succeeded(PEERS[0])
+    known.failed(PEERS[0], "turned us away", now)
+    assert known.next_due(now, []) - now >= 100
+    known.lasted(PEERS[0])
+    known.failed(PEERS[0], "gone", now)
+    assert 10 <= known.next_due(now, []) - now <= 15
+    known.lasted(PEERS[0])
     assert peers(known.due(now, [], 1)) == [PEERS[0]]
     known.given_up(PEERS[0])
     assert peers(known.due(now, [], 1)) == [PEERS[0]]

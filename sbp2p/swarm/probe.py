@@ -1,0 +1,72 @@
+"""Dialling an address only to see who is there.
+
+The peer proves its id over a fresh connection, which ends before anything is asked of it and enters
+no table. So it tells whether an address leads to a peer at this moment, whatever connections there
+are already: AutoNAT's dial-back, and what `sbp2p doctor` wants to know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sbp2p.connection import UpgradeError
+from sbp2p.handlers import HandlerTable
+from sbp2p.transport import DialError
+from sbp2p.upgrade import make_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sbp2p.config import NodeConfig
+    from sbp2p.connection import Connection
+    from sbp2p.transport import Transport
+    from sbp2p_keys.identity import PeerId, PrivateKey
+    from sbp2p_protocol.multiaddr import Address
+
+
+class Probe:
+    """Looks at addresses for one node; call it."""
+
+    def __init__(
+        self, identity: PrivateKey, config: NodeConfig, transports: Sequence[Transport]
+    ) -> None:
+        self._identity = identity
+        self._config = config
+        self._transports = transports
+
+    async def __call__(self, address: Address, peer_id: PeerId | None = None) -> PeerId:
+        """Return who proved its id at a numeric address.
+
+        Args:
+            address: where to look; a peer id in it is who must be there.
+            peer_id: who must be there; None takes whoever answers.
+
+        Raises:
+            DialError: nobody, or somebody else, is there; it holds the reason.
+        """
+        peer_id = peer_id or address.peer_id
+        address = address.without_peer()
+        transport = next((each for each in self._transports if each.can_dial(address)), None)
+        if transport is None:
+            raise DialError.at(address, "no transport here can dial this kind of address")
+        proved: list[PeerId] = []
+
+        def leave(connection: Connection) -> str:
+            proved.append(connection.peer_id)
+            return "this was only a look"
+
+        connection = make_connection(
+            await transport.connect(address),
+            self._identity,
+            self._config,
+            initiator=True,
+            expected_peer=peer_id,
+            handlers=HandlerTable(),
+            on_established=leave,
+        )
+        try:
+            await connection.run()
+        except UpgradeError as error:
+            if not proved:
+                raise DialError.at(address, str(error)) from error
+        return proved[0]
