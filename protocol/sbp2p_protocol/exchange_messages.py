@@ -75,6 +75,7 @@ class RejectReason(IntEnum):
     BUSY = 2
     CHANGED = 3
     CANCELLED = 4
+    REFUSED = 5
 
 
 class GoodbyeCode(IntEnum):

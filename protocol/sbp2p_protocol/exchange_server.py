@@ -193,6 +193,14 @@ class ExchangeServer:
             self._answered(request)
         self._send(NotFound(request))
 
+    def send_nothing_here(self, subscription: int) -> None:
+        """Tell a subscriber that this side gives nothing of the version, whatever it said before.
+
+        Does nothing when it has just unsubscribed. What is gained later can still be told.
+        """
+        if subscription in self._subscriptions:
+            self._send(NotFound(subscription))
+
     def _answered(self, request: int) -> None:
         if request not in self._asked:
             raise LocalProtocolError(f"question {request} was not asked")

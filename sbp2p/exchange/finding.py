@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sbp2p.errors import NotFoundError, PeerMisbehavedError, PeerUnreachableError
+from sbp2p.roles import ANYTHING, Subject
 from sbp2p_protocol.cid import verify_block
 from sbp2p_protocol.link import ManifestLink
 from sbp2p_protocol.tensor_index import parse_index_root, read_tensor_index
@@ -45,10 +46,17 @@ class Finder:
         Raises:
             NotFoundError: neither the store nor a peer knows it.
             PeerUnreachableError: the store does not know it, and nobody could be asked.
+            ConfigError: this node's role keeps it from asking for it.
         """
+        sources = self._peers.sources
         if isinstance(link, ManifestLink):
-            return await self._find_manifest(link.manifest)
-        return await self._find_name(link)
+            sources.concern(ANYTHING)
+            found = await self._find_manifest(link.manifest)
+        else:
+            sources.concern(Subject(publisher=link.publisher, name=link.name))
+            found = await self._find_name(link)
+        sources.concern(Subject.of(found[1]))
+        return found
 
     async def _find_manifest(self, cid: Cid) -> tuple[SignedDocument, Manifest]:
         record = await self._library.version(cid)

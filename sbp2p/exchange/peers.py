@@ -184,6 +184,7 @@ async def open_peers(
                 peers.more_may_come = True
                 nursery.start_soon(peers.take_arrivals, arrivals)
             nursery.start_soon(peers.tick)
+            nursery.start_soon(peers.sources.keep_to_roles)
             yield peers
             for session in peers.sources.sessions.values():
                 session.leave()

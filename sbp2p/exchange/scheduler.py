@@ -123,11 +123,22 @@ class BlockScheduler:
                 self._settle(session)
             case Rejected():
                 self._rejected(session, event)
+            case Choked(choked):
+                if not choked:
+                    self.refill(session)
             case RootMissing():
-                pass  # it stays subscribed, and tells when it has something
+                self._nothing_there(session)
             case _:
                 pass
         return None
+
+    def _nothing_there(self, session: PeerSession) -> None:
+        """Forget what a peer was said to have; it stays subscribed, and tells when it has more."""
+        freed = self.picker.peer_left(session.peer_id)
+        self.picker.peer_joined(session.peer_id)
+        self._news.fire()
+        if freed:
+            self.refill_all()
 
     def _settle(self, session: PeerSession) -> None:
         # a small version at once; a large one in slices, by `run`
@@ -259,12 +270,15 @@ class BlockScheduler:
 
     def _rejected(self, session: PeerSession, event: Rejected) -> None:
         session.tally.blocks_rejected += len(event.digests)
-        if event.reason in (RejectReason.NOT_HAVE, RejectReason.CHANGED):
+        if event.reason in (RejectReason.NOT_HAVE, RejectReason.CHANGED, RejectReason.REFUSED):
             for digest in event.digests:
                 self.picker.block_lost(session.peer_id, self._index(digest))
-            session.lies += len(event.digests)
+            if event.reason is not RejectReason.REFUSED:  # its user's will, and no lie
+                session.lies += len(event.digests)
             if session.lies > _LIES_MAX:
                 session.leave(f"it did not have {session.lies} blocks that it said it had")
+        elif event.reason is RejectReason.CANCELLED or session.client.choked:
+            pass  # it was asked to, or it will say when it serves us again
         else:
             pause = min(_PAUSE_S * 2**session.pauses, _PAUSE_MAX_S)
             session.pauses = min(session.pauses + 1, 16)

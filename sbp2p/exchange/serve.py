@@ -50,16 +50,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sbp2p.config import ExchangeConfig
+    from sbp2p.roles import Rules
     from sbp2p.store import Store
     from sbp2p.stream import Stream
     from sbp2p.swarm import Swarm
     from sbp2p_protocol.cid import Cid
 
     from .library import Library
+    from .permits import Permits
     from .threads import Calls
 
 _HEADROOM: Final = 64
 """Bytes in front of a block for its header, which takes 42."""
+
+_FAREWELL_S: Final = 1.0
+"""How long a peer that gets nothing more has to take what it is being sent, and the goodbye."""
 
 
 class BlockBuffers:
@@ -104,6 +109,8 @@ class _Read:
 
     wanted: Wanted
     buffer: bytearray
+    rules: Rules
+    """Those that let it be read."""
     outcome: int | RejectReason = RejectReason.NOT_HAVE
 
 
@@ -113,20 +120,33 @@ class _Following:
     def __init__(self, session: ServingSession, subscription: int, root: Cid) -> None:
         self.root = root
         self.gained = array("I")
+        self.muted = False
+        """This node's role keeps it from giving anything of this version to the peer."""
         self._session = session
         self._subscription = subscription
 
     def told_bits(self, bits: bytes) -> None:
+        if self.muted:
+            return
         self._session.server.send_bits(self._subscription, bits)
         self._session.wake()
 
     def told_blocks(self, indices: Sequence[int]) -> None:
+        if self.muted:
+            return
         self.gained.extend(indices)
         self._session.wake()
 
     def told_everything(self) -> None:
+        if self.muted:
+            return
         del self.gained[:]
         self._session.server.send_have_all(self._subscription)
+        self._session.wake()
+
+    def told_nothing(self) -> None:
+        del self.gained[:]
+        self._session.server.send_nothing_here(self._subscription)
         self._session.wake()
 
     def flush(self) -> None:
@@ -145,6 +165,7 @@ class ServingSession:
         swarm: Swarm,
         store: Store,
         library: Library,
+        permits: Permits,
         buffers: BlockBuffers,
         threads: Calls,
         config: ExchangeConfig,
@@ -155,12 +176,14 @@ class ServingSession:
         self._swarm = swarm
         self._store = store
         self._library = library
+        self._permits = permits
         self._buffers = buffers
         self._threads = threads
         self._config = config
         self._output = Signal()
         self._drained = Signal()
         self._work = Signal()
+        self._parted = trio.Event()
         self._ready: deque[_Read] = deque()
         self._following: dict[int, _Following] = {}
 
@@ -174,6 +197,7 @@ class ServingSession:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, nursery.cancel_scope)
                 nursery.start_soon(self._read)
+                nursery.start_soon(self._keep_to_roles, nursery.cancel_scope)
                 await self._receive(nursery)
                 nursery.cancel_scope.cancel()
         finally:
@@ -197,10 +221,8 @@ class ServingSession:
     async def _receive(self, nursery: trio.Nursery) -> None:
         try:
             while not self.server.closed:
-                if self.server.unread:  # the last read was many short messages
-                    await trio.lowlevel.checkpoint()
-                    self.server.receive_more()
-                elif data := await self._stream.receive_some():
+                data = await self._stream.receive_some()
+                if data:
                     self.server.receive_data(data)
                 else:
                     self.server.receive_eof()
@@ -241,7 +263,8 @@ class ServingSession:
         except (KeysError, StoreError) as error:
             observe.report_stream_failed(self._stream, error)
             record = None
-        if record is None:
+        peer_id = self._stream.peer_id
+        if record is None or not self._permits.manifest(peer_id, record.manifest):
             self.server.send_not_found(question.request)
         else:
             self.server.send_version(question.request, record.document.to_bytes())
@@ -251,18 +274,44 @@ class ServingSession:
         # before looking, so that nothing gained meanwhile is missed
         following = self._following[subscription] = _Following(self, subscription, root)
         self._library.follow(root, following)
+        await self._tell_holdings(following)
+
+    async def _tell_holdings(self, following: _Following) -> None:
+        """Tell a subscriber what is here, if it may have it."""
+        holdings, peer_id = None, self._stream.peer_id
         try:
-            holdings = await self._library.holdings(root)
+            permitted = await self._threads.run(self._permits.root, peer_id, following.root)
+            following.muted = not permitted
+            if permitted:
+                holdings = await self._library.holdings(following.root)
         except StoreError as error:
             observe.report_stream_failed(self._stream, error)
-            holdings = None
         if holdings is None:
-            self.server.send_not_found(subscription)
+            following.told_nothing()
         elif holdings.bits is None:
             following.told_everything()
         else:
-            self.server.send_bits(subscription, holdings.bits)
-        self.wake()
+            following.told_bits(holdings.bits)
+
+    # -- roles ----------------------------------------------------------------------------------
+
+    async def _keep_to_roles(self, scope: trio.CancelScope) -> None:
+        """Do what other rules ask for, as soon as they hold."""
+        rules = self._permits.rules
+        while True:
+            rules = await self._swarm.roles.wait_changed(rules)
+            refusal = self._permits.refusal(self._stream.peer_id)
+            if refusal is not None:
+                self.server.goodbye(GoodbyeCode.REFUSED, refusal)
+                self.wake()
+                with trio.move_on_after(_FAREWELL_S) as patience:
+                    await self._parted.wait()
+                if patience.cancelled_caught:  # a block is on its way, and slowly
+                    self._stream.reset()
+                scope.cancel()
+                return
+            for following in list(self._following.values()):
+                await self._tell_holdings(following)
 
     # -- read -----------------------------------------------------------------------------------
 
@@ -276,7 +325,9 @@ class ServingSession:
             batch = self._take_batch(size)
             given_back = False
             try:
-                await self._threads.run(_read_batch, self._store, batch)
+                await self._threads.run(
+                    _read_batch, self._store, self._permits, self._stream.peer_id, batch
+                )
                 self._ready.extend(batch)
                 given_back = True
             finally:
@@ -288,7 +339,7 @@ class ServingSession:
     def _take_batch(self, most: int) -> list[_Read]:
         batch: list[_Read] = []
         while len(batch) < most and (wanted := self.server.next_wanted()) is not None:
-            batch.append(_Read(wanted, self._buffers.take()))
+            batch.append(_Read(wanted, self._buffers.take(), self._permits.rules))
         return batch
 
     # -- send -----------------------------------------------------------------------------------
@@ -297,6 +348,8 @@ class ServingSession:
         try:
             while True:
                 await self._send_control()
+                if self.server.closed:
+                    self._parted.set()
                 if self._ready:
                     await self._send_read(self._ready.popleft())
                 elif not self.server.output_size:
@@ -319,6 +372,8 @@ class ServingSession:
         try:
             if self.server.closed:
                 return
+            if read.rules is not self._permits.rules:
+                outcome = RejectReason.BUSY  # what it may have now is found out when it asks again
             if isinstance(outcome, RejectReason):
                 self.server.reject(read.wanted.digest, outcome)
                 self.statistics.blocks_rejected += 1
@@ -348,10 +403,17 @@ class ServingSession:
             await self._stream.send_all(data)
 
 
-def _read_batch(store: Store, batch: Sequence[_Read]) -> None:
-    """Read every request of a batch; runs in a thread."""
-    for read in batch:
-        read.outcome = _read_one(store, read.wanted, memoryview(read.buffer)[_HEADROOM:])
+def _read_batch(store: Store, permits: Permits, peer_id: PeerId, batch: Sequence[_Read]) -> None:
+    """Read every request of a batch that the peer may have; runs in a thread."""
+    wanted = [(read.wanted.digest, read.wanted.cid) for read in batch]
+    try:
+        permitted = permits.blocks(peer_id, wanted)
+    except StoreError:
+        permitted = [False] * len(batch)
+    for read, may_have in zip(batch, permitted, strict=True):
+        read.outcome = RejectReason.REFUSED
+        if may_have:
+            read.outcome = _read_one(store, read.wanted, memoryview(read.buffer)[_HEADROOM:])
 
 
 def _read_one(store: Store, wanted: Wanted, into: memoryview) -> int | RejectReason:

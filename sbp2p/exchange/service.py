@@ -10,11 +10,15 @@ from sbp2p_protocol.exchange_messages import PROTOCOL_ID
 
 from .fetch import Fetch
 from .finding import Finder
+from .gossip import Gossip
 from .library import Library
 from .peers import open_peers
-from .serve import BlockBuffers, ServingSession, ServingStatistics
-from .sources import Source
+from .permits import Permits
+from .reading import BlockBuffers
+from .serve import ServingSession, ServingStatistics
+from .source import Source
 from .threads import ThreadCalls
+from .uploads import Uploads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -77,7 +81,10 @@ class Exchange:
         self._config = config
         self._threads = threads if threads is not None else ThreadCalls(_THREADS)
         self._rng = rng if rng is not None else random.Random()  # noqa: S311  # guards nothing
-        self._library = Library(store, self._threads)
+        self._library = Library(store, self._threads, config.exchange, self._rng)
+        self._uploads = Uploads(config.exchange, self._rng)
+        self._gossip = Gossip(swarm, self._library, lambda _mine, _other, _root: True)
+        self._permits = Permits(swarm.roles, store)
         self._buffers = BlockBuffers(config.exchange.serve_memory_bytes)
         self._serving: set[ServingSession] = set()
         self._past = [0, 0, 0]
@@ -173,12 +180,18 @@ class Exchange:
             swarm=self._swarm,
             store=self._store,
             library=self._library,
+            permits=self._permits,
+            uploads=self._uploads,
+            gossip=self._gossip,
             buffers=self._buffers,
             threads=self._threads,
             config=self._config.exchange,
         )
+        refusal = self._permits.refusal(stream.peer_id)
         if len(self._serving) >= self._config.exchange.max_serving_streams:
-            await session.refuse("this node serves as many streams as it may")
+            refusal = "this node serves as many streams as it may"
+        if refusal is not None:
+            await session.refuse(refusal)
             return
         self._serving.add(session)
         try:

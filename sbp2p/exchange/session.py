@@ -231,7 +231,8 @@ class PeerSession:
                     return event.reason or event.code.name.lower()
                 if isinstance(event, Greeted):
                     self.greeted = True
-                    self._owner.joined(self)
+                    if not self.client.closed:  # its goodbye may have come along
+                        self._owner.joined(self)
                 else:
                     await self._owner.handle(self, event)
                     if isinstance(event, BlockArrived):

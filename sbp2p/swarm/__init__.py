@@ -9,6 +9,7 @@
 | `own_addresses` | where this node can be found, and what it tells of that |
 | `arrivals` | how many come from one address, and who has to wait |
 | `gate`, `scores` | who may connect; who misbehaved too often |
+| `roles` | who is sent to and asked, and who waits for a change of that |
 | `events` | what subscribers hear |
 """
 
@@ -20,6 +21,7 @@ from .events import PeerDisconnected as PeerDisconnected
 from .events import PeerIdentified as PeerIdentified
 from .events import SwarmEvent as SwarmEvent
 from .gate import Gate as Gate
+from .roles import Roles as Roles
 from .scores import VIOLATION_POINTS as VIOLATION_POINTS
 from .swarm import Swarm as Swarm
 from .swarm import open_swarm as open_swarm

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from sbp2p.config import LimitsConfig
 from sbp2p.limits import Limits
@@ -93,10 +94,10 @@ async def test_cancelling_takes_nothing_and_leaves_nobody_behind(
                 await limits.upload(A, 100_000)
 
         nursery.start_soon(give_up)
-        await trio.testing.wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
         nursery.start_soon(limits.upload, B, 500)
         nursery.start_soon(limits.upload, C, 500)
-        await trio.testing.wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
         first.cancel()
     assert trio.current_time() - start == pytest.approx(1.5)
 
@@ -107,7 +108,7 @@ async def test_cancelled_when_it_was_just_granted(autojump_clock: MockClock) -> 
     start = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(limits.upload, A, 5_000)
-        await trio.testing.wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
         limits.change(LimitsConfig(upload_bytes_s=1e9))  # grants it; it has not run yet
         await trio.lowlevel.cancel_shielded_checkpoint()
         nursery.cancel_scope.cancel()

@@ -6,6 +6,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
 
 from sbp2p.roles import ANYTHING, Role, Rules, Subject
 from sbp2p.swarm.roles import Roles
@@ -95,7 +96,7 @@ async def test_waiting_for_other_rules() -> None:
             heard.append(await roles.wait_changed(first))
 
         nursery.start_soon(listen)
-        await trio.testing.wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
         assert not heard
         roles.change(Rules(node=Role.SEED))
     assert heard == [Rules(node=Role.SEED)]
