@@ -8,7 +8,6 @@ from typing import Literal
 from sbp2p.roles import Rules
 from sbp2p_protocol.limits import MIB
 
-from sbp2p_protocol.picker import Picking
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportConfig:
@@ -139,20 +138,6 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NodeConfig:
-    """Everything together."""
-
-    transport: TransportConfig = field(default_factory=TransportConfig)
-    connection: ConnectionConfig = field(default_factory=ConnectionConfig)
-    swarm: SwarmConfig = field(default_factory=SwarmConfig)
-    store: StoreConfig = field(default_factory=StoreConfig)
-    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
-    limits: LimitsConfig = field(default_factory=LimitsConfig)
-    roles: Rules = field(default_factory=Rules)
-    """Who is sent to and asked at the beginning."""
-    serve_perf: bool = True
-    """Whether peers may measure the bandwidth to this node (`sbp2p bench`), within PERF_BUDGET."""
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DiscoveryConfig:
     """Finding peers and being found. The command line sets `lan` and `wanted_connections`."""
 
@@ -256,5 +241,19 @@ class DhtConfig:
     """A stream of a peer without a request for this long is closed. go-libp2p: 1 min."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeConfig:
+    """Everything together."""
+
+    transport: TransportConfig = field(default_factory=TransportConfig)
+    connection: ConnectionConfig = field(default_factory=ConnectionConfig)
+    swarm: SwarmConfig = field(default_factory=SwarmConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
     dht: DhtConfig = field(default_factory=DhtConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    roles: Rules = field(default_factory=Rules)
+    """Who is sent to and asked at the beginning."""
+    serve_perf: bool = True
+    """Whether peers may measure the bandwidth to this node (`sbp2p bench`), within PERF_BUDGET."""
