@@ -448,12 +448,12 @@ class Swarm:
     def _announce(self) -> None:
         """Tell the peers that the addresses or protocols of this node have changed."""
         self._identifier.update(self.own_addresses.identified())
+        self.own_addresses.changed()
         for connection in self._table:
             if connection.is_open:
                 connection.start_soon(self._push)
 
     async def _push(self, connection: Connection) -> None:
-        self.own_addresses.changed()
         await self._identifier.push(connection, self._config.swarm.identify_timeout_s)
 
     async def _retire(self, connection: Connection) -> None:
