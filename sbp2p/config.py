@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sbp2p.roles import Rules
+from sbp2p_protocol.choker import ChokingPolicy
 from sbp2p_protocol.limits import MIB
+from sbp2p_protocol.picker import Picking
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +117,23 @@ class ExchangeConfig:
     """Thread calls that verify and write at the same time. One keeps up with one event loop; two
     spin on the inode lock when they write to one file (an eighth of the CPU time, by perf)."""
     max_serving_streams: int = 64
+    choking: ChokingPolicy = ChokingPolicy.TIT_FOR_TAT
+    """Who is served when more want to be than `upload_slots_max` allows."""
+    picking: Picking = Picking.RAREST
+    """Which block is asked for first; a fetch `in_order` goes by the files all the same."""
+    super_seed: bool = True
+    """Whether a seed shows each peer other blocks, until everybody has something to share."""
+    upload_slots_max: int = 32
+    """Peers served at the same time. Fewer when each would wait for a block for longer than
+    `upload_turn_s`, but never fewer than four."""
+    upload_turn_s: float = 4.0
+    parallel_uploads: int = 4
+    """Blocks on their way out at the same time: few, so that each is whole and of use soon; enough
+    that a peer whose own link is busy does not leave this one idle."""
+    choke_round_s: float = 10.0
+    optimistic_unchoke_s: float = 30.0
+    snub_s: float = 60.0
+    """A peer that owes a block and sends nothing for this long is served last."""
     serve_batch_blocks: int = 4
     """Blocks read in one thread call for a peer. Twice this many are held: one batch is read while
     the other is sent."""
@@ -242,6 +261,37 @@ class DhtConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NamingConfig:
+    """Names: what this node's key publishes, and what others' names stand for."""
+
+    publish: bool = True
+    """Whether the versions that are signed with this node's key are put under its name."""
+    lifetime_s: float = 48 * 3600.0
+    """How long a record of ours is valid. kubo: 48 h."""
+    republish_s: float = 4 * 3600.0
+    """Between two publications of the same record. kubo: 4 h."""
+    ttl_s: float = 300.0
+    """How long readers may go without asking again; what a record of ours tells them."""
+    look_s: float = 5.0
+    """Between two looks at whether another process has published something from this home."""
+    retry_s: float = 30.0
+    """Wait before a publication that no server took is tried again; doubles, up to an hour."""
+    lookup_timeout_s: float = 30.0
+    """Getting a record, and again finding its catalog."""
+    ask_timeout_s: float = 5.0
+    """Peers that are connected tell what they know of a name within this, or are not waited for."""
+    ask_peers_max: int = 32
+    """Connected peers that are asked for a name at a time."""
+    follow_ask_s: float = 3.0
+    """Between two questions to connected peers whether there is a newer version."""
+    follow_lookup_min_s: float = 60.0
+    """Between two lookups of a name that is followed, whatever its record's TTL says."""
+    follow_lookup_max_s: float = 900.0
+    jitter: float = 0.2
+    """Waits are longer or shorter by up to this part, so that followers do not ask in step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeConfig:
     """Everything together."""
 
@@ -250,6 +300,7 @@ class NodeConfig:
     swarm: SwarmConfig = field(default_factory=SwarmConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    naming: NamingConfig = field(default_factory=NamingConfig)
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
     dht: DhtConfig = field(default_factory=DhtConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)

@@ -13,11 +13,13 @@ that in a thread and blames the peer.
     OPEN       everything                 GOODBYE or end of stream -> CLOSED
     CLOSED     nothing                    -
 
-Time: a peer that owes blocks must make progress, which is PROGRESS_BYTES or a whole payload within
-`progress_timeout_s`; single bytes do not count. One that does not is `stalled`: its debts are
-reported once (give them to others) and nothing more is asked of it until it makes progress.
-Blocks that come late are still delivered. Time in which the driver did not read does not count
-(`resume`).
+Time: a peer that owes blocks and makes no progress (`exchange_debts`) for `progress_timeout_s` is
+`stalled`: its debts are reported once (give them to others) and nothing more is asked of it until
+it makes progress. Blocks that come late are still delivered.
+
+Choking: a peer that has choked this side would reject requests for leaf blocks, so there is no
+`room` for them; what it owes by then it may send or reject. Tree nodes may be asked for all the
+same.
 
 Error cases: `receive_data` raises RemoteProtocolError for anything the protocol does not allow
 (a block that is not owed or has another length, an index beyond the version, a message of the
@@ -33,16 +35,19 @@ from typing import TYPE_CHECKING, Final
 
 from .bitmap import bitmap_size
 from .errors import LocalProtocolError, RemoteProtocolError
+from .exchange_debts import Debts
 from .exchange_events import (
     BitsArrived,
     BlockArrived,
     BlocksGained,
+    Choked,
     ClientEvent,
     EverythingGained,
     Greeted,
     NodeArrived,
     NodeRejected,
     PeerLeft,
+    PeersTold,
     Rejected,
     RootMissing,
     Stalled,
@@ -52,48 +57,54 @@ from .exchange_events import (
 from .exchange_frames import FrameSplitter, Payload, SliceBudget
 from .exchange_messages import (
     EXCHANGE_VERSION,
+    ORDERED_FEATURE,
+    SWARM_FEATURE,
     BlockHeader,
     Cancel,
+    Choke,
     GetNodes,
     GetVersion,
     Goodbye,
     GoodbyeCode,
+    Got,
     Have,
     HaveAll,
     HaveBitmap,
     Hello,
     Message,
     NotFound,
+    Peers,
     Reject,
     Request,
     Resolve,
     Subscribe,
     Unsubscribe,
     VersionHeader,
+    Wants,
     decode_message,
     encode_message,
 )
 from .framing import encode_length_prefixed
 from .limits import (
+    EXCHANGE_BITMAP_CHUNK,
+    EXCHANGE_HAVE_BATCH,
     EXCHANGE_NODES_BATCH,
     EXCHANGE_QUEUE_MAX,
+    EXCHANGE_RECORDS_BATCH,
     EXCHANGE_REQUEST_BATCH,
 )
-from .pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from typing_extensions import Buffer
 
     from .cid import Cid
+    from .pipeline import Pipeline
 
 NODE_ESTIMATE: Final = 64 * 1024
 """Bytes that an asked loose block counts for until it comes: a node of 1024 links has 50 KiB. At
 NODE_BLOCK_MAX each, two of them would fill a new peer's window."""
-
-PROGRESS_BYTES: Final = 16 * 1024
-"""Payload that counts as progress: 16 KiB in 10 s is 13 kbit/s, below any link worth having."""
 
 
 class ClientState(Enum):
@@ -104,18 +115,6 @@ class ClientState(Enum):
     CLOSED = auto()
 
 
-class _Debt:
-    """One block that the peer owes; `length` is an estimate when there is a CID."""
-
-    __slots__ = ("asked_at", "cid", "length", "wanted")
-
-    def __init__(self, length: int, asked_at: float, cid: Cid | None) -> None:
-        self.length = length
-        self.asked_at = asked_at
-        self.cid = cid
-        self.wanted = True
-
-
 class ExchangeClient:
     """One stream on which this side asks; see the module's theory of operation.
 
@@ -123,33 +122,49 @@ class ExchangeClient:
         pipeline_bytes: most bytes to have asked of the peer at once.
         progress_timeout_s: seconds without progress after which the peer counts as stalled.
         now: seconds of the clock that all other times are of.
+        ordered: whether blocks are asked for in an order of this side's own.
     """
 
-    def __init__(self, *, pipeline_bytes: int, progress_timeout_s: float, now: float) -> None:
+    def __init__(
+        self, *, pipeline_bytes: int, progress_timeout_s: float, now: float, ordered: bool = False
+    ) -> None:
         self.state = ClientState.GREETING
-        self.stalled = False
-        self.pipeline = Pipeline(pipeline_bytes)
-        self.owed_bytes = 0
-        self._timeout = progress_timeout_s
+        self.choked = False
+        self.tells = False
+        """Whether the peer speaks of wants and gains itself, so that telling it is of use."""
+        self._debts = Debts(pipeline_bytes=pipeline_bytes, timeout_s=progress_timeout_s, now=now)
         self._max_requests = 1
         self._splitter = FrameSplitter()
         self._chunk_bytes = 0
         self._payload: BlockHeader | VersionHeader | None = None
         self._events: deque[ClientEvent] = deque()
         self._out: list[bytes] = []
-        self._debts: dict[bytes, _Debt] = {}
         self._asked: set[int] = set()
         self._subscriptions: dict[int, int] = {}
         self._next_id = 0
-        self._progress_at = now
-        self._progress_bytes = 0
         self._greeted_at = now
-        self._send(Hello(EXCHANGE_VERSION, (), pipeline_bytes, EXCHANGE_QUEUE_MAX))
+        features = (SWARM_FEATURE, ORDERED_FEATURE) if ordered else (SWARM_FEATURE,)
+        self._send(Hello(EXCHANGE_VERSION, features, pipeline_bytes, EXCHANGE_QUEUE_MAX))
 
     @property
     def closed(self) -> bool:
         """Whether either side has said goodbye."""
         return self.state is ClientState.CLOSED
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the peer owes something and makes no progress."""
+        return self._debts.stalled
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """How much may be asked for at once, and how fast it comes."""
+        return self._debts.pipeline
+
+    @property
+    def owed_bytes(self) -> int:
+        """Bytes asked for and not answered."""
+        return self._debts.owed_bytes
 
     # -- asking ---------------------------------------------------------------------------------
 
@@ -176,14 +191,40 @@ class ExchangeClient:
 
     def unsubscribe(self, subscription: int) -> None:
         """Stop following; what is still on its way is dropped."""
-        if self._subscriptions.get(subscription, -1) < 0:
-            raise LocalProtocolError(f"no subscription {subscription}")
+        self._require_subscribed(subscription)
         self._subscriptions[subscription] = -1
         if self.state is not ClientState.CLOSED:
             self._send(Unsubscribe(subscription))
 
+    def tell_wants(self, subscription: int, bits: bytes) -> None:
+        """Tell the peer which blocks are wanted, as a whole bitmap; empty chunks are left out."""
+        self._require_subscribed(subscription)
+        for at in range(0, len(bits), EXCHANGE_BITMAP_CHUNK):
+            chunk = bits[at : at + EXCHANGE_BITMAP_CHUNK]
+            if at == 0 or any(chunk):
+                self._send(Wants(subscription, at * 8, chunk))
+
+    def tell_got(self, subscription: int, indices: Sequence[int]) -> None:
+        """Tell the peer which blocks this side has now."""
+        self._require_subscribed(subscription)
+        for at in range(0, len(indices), EXCHANGE_HAVE_BATCH):
+            self._send(Got(subscription, tuple(indices[at : at + EXCHANGE_HAVE_BATCH])))
+
+    def tell_peers(self, root: Cid, records: Sequence[bytes]) -> None:
+        """Tell the peer of others that have to do with a root, by their signed records."""
+        for at in range(0, len(records), EXCHANGE_RECORDS_BATCH):
+            self._send(Peers(root, tuple(records[at : at + EXCHANGE_RECORDS_BATCH])))
+
+    def _require_subscribed(self, subscription: int) -> None:
+        if self._subscriptions.get(subscription, -1) < 0:
+            raise LocalProtocolError(f"no subscription {subscription}")
+
     def room(self) -> int:
-        """Bytes that may be asked for now; 0 or less for none."""
+        """Bytes of leaf blocks that may be asked for now; 0 or less for none."""
+        return 0 if self.choked else self.room_nodes()
+
+    def room_nodes(self) -> int:
+        """Bytes of loose blocks that may be asked for now; 0 or less for none."""
         if self.state is not ClientState.OPEN or self.stalled:
             return 0
         if len(self._debts) >= self._max_requests:
@@ -196,7 +237,7 @@ class ExchangeClient:
 
     def owes(self, digest: bytes) -> bool:
         """Whether the peer owes this block, cancelled or not."""
-        return digest in self._debts
+        return self._debts.get(digest) is not None
 
     @property
     def owed_blocks(self) -> int:
@@ -205,11 +246,7 @@ class ExchangeClient:
 
     def expected_wait(self, now: float) -> float:
         """Guess the seconds until everything owed has come, from how it went lately."""
-        waited = now - min((debt.asked_at for debt in self._debts.values()), default=now)
-        rate = self.pipeline.rate
-        if not rate:  # nothing measured: as long again as the oldest has waited
-            return waited
-        return max(self.owed_bytes / rate, now - self._progress_at)
+        return self._debts.expected_wait(now)
 
     def request(self, blocks: Iterable[tuple[bytes, int]], now: float) -> None:
         """Ask for blocks, given as (digest, length). One that is owed already is not asked again.
@@ -218,28 +255,34 @@ class ExchangeClient:
             LocalProtocolError: not OPEN.
         """
         self._require_open()
-        digests = [digest for digest, length in blocks if self._add_debt(digest, length, None, now)]
+        add = self._debts.add
+        digests = [digest for digest, length in blocks if add(digest, length, None, now)]
         for at in range(0, len(digests), EXCHANGE_REQUEST_BATCH):
             self._send(Request(tuple(digests[at : at + EXCHANGE_REQUEST_BATCH])))
 
     def get_nodes(self, cids: Iterable[Cid], now: float) -> None:
         """Ask for loose blocks by CID, whose lengths are not known; otherwise like `request`."""
         self._require_open()
-        asked = [cid for cid in cids if self._add_debt(cid.digest, NODE_ESTIMATE, cid, now)]
+        asked = [cid for cid in cids if self._debts.add(cid.digest, NODE_ESTIMATE, cid, now)]
         for at in range(0, len(asked), EXCHANGE_NODES_BATCH):
             self._send(GetNodes(tuple(asked[at : at + EXCHANGE_NODES_BATCH])))
 
     def cancel(self, digests: Iterable[bytes]) -> None:
         """Withdraw requests. Each stays owed until the peer answers it; its answer is dropped."""
-        withdrawn: list[bytes] = []
-        for digest in digests:
-            debt = self._debts.get(digest)
-            if debt is not None and debt.wanted:
-                debt.wanted = False
-                withdrawn.append(digest)
+        self._send_cancel(self._debts.withdraw(digests))
+
+    def recall(self, digests: Iterable[bytes]) -> None:
+        """Ask the peer to give requests back that it is not serving yet.
+
+        One that it gives back comes as Rejected with reason CANCELLED; one that it was serving
+        already comes as a block like any other.
+        """
+        self._send_cancel(self._debts.recall(digests))
+
+    def _send_cancel(self, digests: Sequence[bytes]) -> None:
         if self.state is ClientState.OPEN:
-            for at in range(0, len(withdrawn), EXCHANGE_REQUEST_BATCH):
-                self._send(Cancel(tuple(withdrawn[at : at + EXCHANGE_REQUEST_BATCH])))
+            for at in range(0, len(digests), EXCHANGE_REQUEST_BATCH):
+                self._send(Cancel(tuple(digests[at : at + EXCHANGE_REQUEST_BATCH])))
 
     def goodbye(self, code: GoodbyeCode = GoodbyeCode.DONE, reason: str = "") -> None:
         """Say that nothing more will be asked; the state becomes CLOSED."""
@@ -250,20 +293,6 @@ class ExchangeClient:
     def _require_open(self) -> None:
         if self.state is not ClientState.OPEN:
             raise LocalProtocolError(f"blocks cannot be asked for when {self.state.name}")
-
-    def _add_debt(self, digest: bytes, length: int, cid: Cid | None, now: float) -> bool:
-        debt = self._debts.get(digest)
-        if debt is not None:
-            if (debt.cid is None) == (cid is None):
-                debt.wanted = True
-            return False
-        if not self._debts:
-            self.pipeline.started(now)
-            self._progress_at = now
-            self._progress_bytes = 0
-        self._debts[digest] = _Debt(length, now, cid)
-        self.owed_bytes += length
-        return True
 
     def _new_id(self) -> int:
         if self.state is ClientState.CLOSED:
@@ -302,7 +331,7 @@ class ExchangeClient:
         if self.state is ClientState.CLOSED:
             return  # after our own goodbye answers may still be on their way
         self._splitter.feed(data)
-        self._chunk_bytes = len(memoryview(data))
+        self._chunk_bytes = memoryview(data).nbytes
         self.receive_more(now)
 
     @property
@@ -317,7 +346,7 @@ class ExchangeClient:
             if self._payload is not None:
                 parts = self._splitter.take_payload()
                 if parts is None:
-                    self._partial_progress(now)
+                    self._debts.partial_progress(self._chunk_bytes, now)
                     return
                 self._end_payload(self._payload, parts, now)
                 continue
@@ -365,6 +394,12 @@ class ExchangeClient:
                 self._take_not_found(message.request)
             case Hello():
                 self._take_hello(message, now)
+            case Choke(choked):
+                if choked is not self.choked:
+                    self.choked = choked
+                    self._events.append(Choked(choked))
+            case Peers(root, records):
+                self._events.append(PeersTold(root, records))
             case Goodbye():
                 self._leave(message.code, message.reason)
             case _:
@@ -374,6 +409,7 @@ class ExchangeClient:
         if self.state is not ClientState.GREETING:
             raise RemoteProtocolError("a second HELLO")
         self.state = ClientState.OPEN
+        self.tells = SWARM_FEATURE in hello.features
         self._max_requests = min(hello.max_requests, EXCHANGE_QUEUE_MAX)
         self.pipeline.cap = min(self.pipeline.cap, hello.max_outstanding_bytes)
         self.pipeline.floor = min(self.pipeline.floor, self.pipeline.cap)
@@ -399,12 +435,12 @@ class ExchangeClient:
 
     def _end_payload(self, header: BlockHeader | VersionHeader, parts: Payload, now: float) -> None:
         self._payload = None
-        self._progress(now)
+        self._debts.progress(now)
         if isinstance(header, VersionHeader):
             self._asked.discard(header.request)
             self._events.append(VersionArrived(header.request, b"".join(parts)))
             return
-        debt = self._settle(header.digest)
+        debt = self._debts.settle(header.digest)
         self.pipeline.measured_rtt(now - debt.asked_at)
         self.pipeline.delivered(header.length, now, idle=not self._debts)
         if not debt.wanted:
@@ -414,24 +450,19 @@ class ExchangeClient:
         else:
             self._events.append(NodeArrived(debt.cid, b"".join(parts)))
 
-    def _settle(self, digest: bytes) -> _Debt:
-        debt = self._debts.pop(digest)
-        self.owed_bytes -= debt.length
-        return debt
-
     def _take_reject(self, message: Reject, now: float) -> None:
         blocks: list[bytes] = []
         for digest in message.digests:
-            if digest not in self._debts:
+            if self._debts.get(digest) is None:
                 raise RemoteProtocolError(f"reject of {digest.hex()[:16]}, which was not asked for")
-            debt = self._settle(digest)
+            debt = self._debts.settle(digest)
             if not debt.wanted:
                 continue
             if debt.cid is None:
                 blocks.append(digest)
             else:
                 self._events.append(NodeRejected(debt.cid, message.reason))
-        self._progress(now)
+        self._debts.progress(now)
         if not self._debts:
             self.pipeline.delivered(0, now, idle=True)
         if blocks:
@@ -468,37 +499,18 @@ class ExchangeClient:
 
     def next_deadline(self) -> float | None:
         """When `handle_timer` wants to be called, or None while nothing is owed."""
-        if not self._debts or self.stalled or self.state is not ClientState.OPEN:
-            return None
-        return self._progress_at + self._timeout
+        return self._debts.deadline() if self.state is ClientState.OPEN else None
 
     def handle_timer(self, now: float) -> None:
         """Take the time: reports a stall when the deadline has passed."""
         deadline = self.next_deadline()
-        if deadline is None or now < deadline:
-            return
-        self.stalled = True
-        wanted = [(digest, debt) for digest, debt in self._debts.items() if debt.wanted]
-        self._events.append(
-            Stalled(
-                tuple(digest for digest, debt in wanted if debt.cid is None),
-                tuple(debt.cid for _, debt in wanted if debt.cid is not None),
-            )
-        )
+        if deadline is not None and now >= deadline:
+            self._debts.stalled = True
+            self._events.append(Stalled(*self._debts.wanted()))
 
     def resume(self, now: float) -> None:
         """Say that this side did not read until now, so the peer is not to blame."""
-        self._progress_at = max(self._progress_at, now)
-
-    def _partial_progress(self, now: float) -> None:
-        self._progress_bytes += self._chunk_bytes
-        if self._progress_bytes >= PROGRESS_BYTES:
-            self._progress(now)
-
-    def _progress(self, now: float) -> None:
-        self._progress_at = now
-        self._progress_bytes = 0
-        self.stalled = False
+        self._debts.resume(now)
 
 
 def _check_bits(message: HaveBitmap, size: int) -> None:

@@ -100,6 +100,21 @@ class EverythingGained:
 
 
 @dataclass(frozen=True, slots=True)
+class Choked:
+    """From now on the peer rejects requests for blocks, or no longer does."""
+
+    choked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeersTold:
+    """Signed records of peers that have to do with a root; not checked. Of either side."""
+
+    root: Cid
+    records: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """No progress for `progress_timeout_s`; these debts should be given to others."""
 
@@ -127,6 +142,8 @@ ClientEvent: TypeAlias = (
     | BitsArrived
     | BlocksGained
     | EverythingGained
+    | Choked
+    | PeersTold
     | Stalled
     | PeerLeft
 )
@@ -168,10 +185,36 @@ class Unsubscribed:
 
 
 @dataclass(frozen=True, slots=True)
+class WantsTold:
+    """Of the blocks from `start` on, the peer wants those whose bit is set."""
+
+    subscription: int
+    start: int
+    bits: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GotTold:
+    """The peer has these blocks now."""
+
+    subscription: int
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkQueued:
     """`next_wanted` has something where it had nothing before."""
 
 
 ServerEvent: TypeAlias = (
-    Greeted | VersionWanted | NameWanted | Subscribed | Unsubscribed | WorkQueued | PeerLeft
+    Greeted
+    | VersionWanted
+    | NameWanted
+    | Subscribed
+    | Unsubscribed
+    | WantsTold
+    | GotTold
+    | PeersTold
+    | WorkQueued
+    | PeerLeft
 )

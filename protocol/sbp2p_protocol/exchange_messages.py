@@ -28,6 +28,8 @@ from .limits import (
     EXCHANGE_HAVE_BATCH,
     EXCHANGE_NODES_BATCH,
     EXCHANGE_PEER_ID_MAX,
+    EXCHANGE_RECORD_MAX,
+    EXCHANGE_RECORDS_BATCH,
     EXCHANGE_REQUEST_BATCH,
     EXCHANGE_TEXT_MAX,
     NODE_BLOCK_MAX,
@@ -41,6 +43,11 @@ PROTOCOL_ID: Final = "/sbp2p/exchange/1.0.0"
 EXCHANGE_VERSION: Final = 1
 """What HELLO says; a peer that says more still speaks this one."""
 
+SWARM_FEATURE: Final = "swarm"
+"""In a HELLO: the sender tells what it wants and gains (WANTS, GOT), and heeds CHOKE."""
+ORDERED_FEATURE: Final = "ordered"
+"""In the asking side's HELLO: it asks in an order of its own, and so must know all that is there."""
+
 _PAYLOAD_MAX: Final = max(BLOCK_MAX, NODE_BLOCK_MAX)
 _ID_MAX: Final = 2**32 - 1
 _NUMBER_MAX: Final = 2**63 - 1
@@ -50,9 +57,13 @@ class Kind(IntEnum):
     """The first element of every message; odd kinds may be ignored by who does not know them."""
 
     HELLO = 0
+    WANTS = 1
     REQUEST = 2
+    GOT = 3
     BLOCK = 4
+    CHOKE = 5
     REJECT = 6
+    PEERS = 7
     CANCEL = 8
     SUBSCRIBE = 10
     UNSUBSCRIBE = 12
@@ -217,6 +228,38 @@ class Goodbye:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Of blocks `start` to `start + 8 * len(bits)` the sender wants those whose bit is set."""
+
+    subscription: int
+    start: int
+    bits: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """The sender has these blocks now: it wants them no longer, and can serve them."""
+
+    subscription: int
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choke:
+    """Whether requests for leaf blocks are rejected from now on; at first they are not."""
+
+    choked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Signed peer records of peers that serve or fetch the version with this root."""
+
+    root: Cid
+    records: tuple[bytes, ...]
+
+
 Message: TypeAlias = (
     Hello
     | Request
@@ -234,6 +277,10 @@ Message: TypeAlias = (
     | VersionHeader
     | NotFound
     | Goodbye
+    | Wants
+    | Got
+    | Choke
+    | Peers
 )
 
 
@@ -276,6 +323,14 @@ def _to_list(message: Message) -> list[object]:
             return [Kind.NOT_FOUND, request]
         case Goodbye(code, reason):
             return [Kind.GOODBYE, code, reason]
+        case Wants(subscription, start, bits):
+            return [Kind.WANTS, subscription, start, bits]
+        case Got(subscription, indices):
+            return [Kind.GOT, subscription, indices]
+        case Choke(choked):
+            return [Kind.CHOKE, int(choked)]
+        case Peers(root, records):
+            return [Kind.PEERS, root, records]
 
 
 def decode_message(frame: bytes) -> Message | None:
@@ -357,17 +412,24 @@ def _read_hello(value: list[dag_cbor.CborValue]) -> Hello:
     )
 
 
-def _read_have(value: list[dag_cbor.CborValue]) -> Have:
+def _indices(value: list[dag_cbor.CborValue]) -> tuple[int, tuple[int, ...]]:
     items = _list(value[2], EXCHANGE_HAVE_BATCH)
     indices = tuple([_integer(item, VERSION_LEAVES_MAX - 1) for item in items])
-    return Have(_integer(value[1], _ID_MAX), indices)
+    return _integer(value[1], _ID_MAX), indices
 
 
-def _read_bitmap(value: list[dag_cbor.CborValue]) -> HaveBitmap:
+def _bits(value: list[dag_cbor.CborValue]) -> tuple[int, int, bytes]:
     start = _integer(value[2], VERSION_LEAVES_MAX - 1)
     if start % 8:
         raise RemoteProtocolError(f"bitmap starts at block {start}, inside a byte")
-    return HaveBitmap(_integer(value[1], _ID_MAX), start, _bytes(value[3], EXCHANGE_BITMAP_CHUNK))
+    return _integer(value[1], _ID_MAX), start, _bytes(value[3], EXCHANGE_BITMAP_CHUNK)
+
+
+def _read_peers(value: list[dag_cbor.CborValue]) -> Peers:
+    records = [
+        _bytes(item, EXCHANGE_RECORD_MAX) for item in _list(value[2], EXCHANGE_RECORDS_BATCH)
+    ]
+    return Peers(_cid(value[1]), tuple(records))
 
 
 def _read_nodes(value: list[dag_cbor.CborValue]) -> GetNodes:
@@ -394,8 +456,8 @@ _READERS: Final[dict[int, tuple[int, Callable[[list[dag_cbor.CborValue]], Messag
     Kind.CANCEL: (1, lambda v: Cancel(_digests(v[1]))),
     Kind.SUBSCRIBE: (2, lambda v: Subscribe(_integer(v[1], _ID_MAX), _cid(v[2]))),
     Kind.UNSUBSCRIBE: (1, lambda v: Unsubscribe(_integer(v[1], _ID_MAX))),
-    Kind.HAVE: (2, _read_have),
-    Kind.HAVE_BITMAP: (3, _read_bitmap),
+    Kind.HAVE: (2, lambda v: Have(*_indices(v))),
+    Kind.HAVE_BITMAP: (3, lambda v: HaveBitmap(*_bits(v))),
     Kind.HAVE_ALL: (1, lambda v: HaveAll(_integer(v[1], _ID_MAX))),
     Kind.GET_NODES: (1, _read_nodes),
     Kind.GET_VERSION: (2, lambda v: GetVersion(_integer(v[1], _ID_MAX), _cid(v[2]))),
@@ -406,5 +468,9 @@ _READERS: Final[dict[int, tuple[int, Callable[[list[dag_cbor.CborValue]], Messag
     ),
     Kind.NOT_FOUND: (1, lambda v: NotFound(_integer(v[1], _ID_MAX))),
     Kind.GOODBYE: (2, lambda v: Goodbye(_goodbye_code(v[1]), _text(v[2]))),
+    Kind.WANTS: (3, lambda v: Wants(*_bits(v))),
+    Kind.GOT: (2, lambda v: Got(*_indices(v))),
+    Kind.CHOKE: (1, lambda v: Choke(_integer(v[1], _NUMBER_MAX) != 0)),
+    Kind.PEERS: (2, _read_peers),
 }
 """Kind to the number of fields it must have and the function that reads them."""

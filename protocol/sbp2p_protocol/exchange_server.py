@@ -13,6 +13,10 @@ busy at once.
     OPEN       everything                 GOODBYE or end of stream -> CLOSED
     CLOSED     nothing                    -
 
+Choking: while the peer is choked, requests for leaf blocks are rejected as choked, those that wait
+when it begins at once; tree nodes are served all the same. A request that crosses CHOKE on its way
+is no violation.
+
 The order of bytes is the driver's to keep: what `data_to_send` returned before `block_header` was
 called goes out before it, and nothing may come between a header and its bytes.
 
@@ -29,30 +33,38 @@ from typing import TYPE_CHECKING
 
 from .errors import LocalProtocolError, RemoteProtocolError
 from .exchange_events import (
+    GotTold,
     Greeted,
     NameWanted,
     PeerLeft,
+    PeersTold,
     ServerEvent,
     Subscribed,
     Unsubscribed,
     VersionWanted,
+    WantsTold,
     WorkQueued,
 )
 from .exchange_frames import FrameSplitter, SliceBudget
 from .exchange_messages import (
     EXCHANGE_VERSION,
+    ORDERED_FEATURE,
+    SWARM_FEATURE,
     BlockHeader,
     Cancel,
+    Choke,
     GetNodes,
     GetVersion,
     Goodbye,
     GoodbyeCode,
+    Got,
     Have,
     HaveAll,
     HaveBitmap,
     Hello,
     Message,
     NotFound,
+    Peers,
     Reject,
     RejectReason,
     Request,
@@ -60,6 +72,7 @@ from .exchange_messages import (
     Subscribe,
     Unsubscribe,
     VersionHeader,
+    Wants,
     decode_message,
     encode_message,
 )
@@ -69,6 +82,7 @@ from .limits import (
     EXCHANGE_BITMAP_CHUNK,
     EXCHANGE_HAVE_BATCH,
     EXCHANGE_QUEUE_MAX,
+    EXCHANGE_RECORDS_BATCH,
     EXCHANGE_REQUEST_BATCH,
     EXCHANGE_SUBSCRIPTIONS_MAX,
 )
@@ -92,11 +106,13 @@ class ServerState(Enum):
 class Wanted:
     """One queued request: a leaf by digest, or a loose block by CID."""
 
-    __slots__ = ("cid", "digest")
+    __slots__ = ("cid", "digest", "withdrawn")
 
     def __init__(self, digest: bytes, cid: Cid | None) -> None:
         self.digest = digest
         self.cid = cid
+        self.withdrawn: RejectReason | None = None
+        """Why it need not be served any more: it should then be rejected, if nothing was sent."""
 
 
 class ExchangeServer:
@@ -111,21 +127,31 @@ class ExchangeServer:
         self, *, max_outstanding_bytes: int, max_requests: int = EXCHANGE_QUEUE_MAX
     ) -> None:
         self.state = ServerState.GREETING
+        self.choked = False
+        self._peer_is_ordered = False
+        self.peer_tells = False
+        """Whether the peer tells what it wants and gains."""
         self._max_requests = max_requests
         self._splitter = FrameSplitter()
         self._events: deque[ServerEvent] = deque()
         self._out: list[bytes] = []
         self._output_size = 0
         self._waiting: OrderedDict[bytes, Wanted] = OrderedDict()
-        self._serving: set[bytes] = set()
+        self._serving: dict[bytes, Wanted] = {}
         self._asked: set[int] = set()
         self._subscriptions: set[int] = set()
-        self._send(Hello(EXCHANGE_VERSION, (), max_outstanding_bytes, max_requests))
+        features = (SWARM_FEATURE,)
+        self._send(Hello(EXCHANGE_VERSION, features, max_outstanding_bytes, max_requests))
 
     @property
     def closed(self) -> bool:
         """Whether either side has said goodbye."""
         return self.state is ServerState.CLOSED
+
+    @property
+    def peer_is_shown(self) -> bool:
+        """Whether the peer may be shown blocks a few at a time: it says what it wants, in no order."""
+        return self.peer_tells and not self._peer_is_ordered
 
     # -- bytes out ------------------------------------------------------------------------------
 
@@ -158,7 +184,7 @@ class ExchangeServer:
         if not self._waiting:
             return None
         digest, wanted = self._waiting.popitem(last=False)
-        self._serving.add(digest)
+        self._serving[digest] = wanted
         return wanted
 
     def block_header(self, digest: bytes, length: int) -> bytes:
@@ -175,7 +201,7 @@ class ExchangeServer:
     def _served(self, digest: bytes) -> None:
         if digest not in self._serving:
             raise LocalProtocolError(f"block {digest.hex()[:16]} is not being served")
-        self._serving.remove(digest)
+        del self._serving[digest]
 
     def send_version(self, request: int, document: bytes) -> None:
         """Answer VersionWanted or NameWanted with a signed document."""
@@ -225,6 +251,27 @@ class ExchangeServer:
         if subscription in self._subscriptions:
             for at in range(0, len(indices), EXCHANGE_HAVE_BATCH):
                 self._send(Have(subscription, tuple(indices[at : at + EXCHANGE_HAVE_BATCH])))
+
+    def send_peers(self, root: Cid, records: Sequence[bytes]) -> None:
+        """Tell the peer of others that have to do with a root, by their signed records."""
+        if self.state is ServerState.OPEN:
+            for at in range(0, len(records), EXCHANGE_RECORDS_BATCH):
+                self._send(Peers(root, tuple(records[at : at + EXCHANGE_RECORDS_BATCH])))
+
+    def choke(self, *, choked: bool) -> None:
+        """Serve the peer's requests for leaf blocks no longer, or again."""
+        if choked is self.choked or self.state is ServerState.CLOSED:
+            return
+        self.choked = choked
+        self._send(Choke(choked))
+        if choked:
+            refused = [digest for digest, wanted in self._waiting.items() if wanted.cid is None]
+            for digest in refused:
+                del self._waiting[digest]
+            for wanted in self._serving.values():
+                if wanted.cid is None:
+                    wanted.withdrawn = RejectReason.CHOKED
+            self._refuse(refused, RejectReason.CHOKED)
 
     def goodbye(self, code: GoodbyeCode = GoodbyeCode.DONE, reason: str = "") -> None:
         """Say that nothing more will be answered; the state becomes CLOSED."""
@@ -309,10 +356,20 @@ class ExchangeServer:
                 if subscription in self._subscriptions:
                     self._subscriptions.remove(subscription)
                     self._events.append(Unsubscribed(subscription))
+            case Wants(subscription, start, bits):
+                if subscription in self._subscriptions:
+                    self._events.append(WantsTold(subscription, start, bits))
+            case Got(subscription, indices):
+                if subscription in self._subscriptions:
+                    self._events.append(GotTold(subscription, indices))
+            case Peers(root, records):
+                self._events.append(PeersTold(root, records))
             case Hello():
                 if self.state is not ServerState.GREETING:
                     raise RemoteProtocolError("a second HELLO")
                 self.state = ServerState.OPEN
+                self.peer_tells = SWARM_FEATURE in message.features
+                self._peer_is_ordered = ORDERED_FEATURE in message.features
                 self._events.append(Greeted(message))
             case Goodbye(code, reason):
                 self._leave(code, reason)
@@ -320,21 +377,27 @@ class ExchangeServer:
                 raise RemoteProtocolError(f"{type(message).__name__} from the asking side")
 
     def _enqueue(self, requests: Iterable[tuple[bytes, Cid | None]]) -> None:
-        refused: list[bytes] = []
+        refused: dict[bytes, RejectReason] = {}
         idle = not self._waiting
         for digest, cid in requests:
             if digest in self._waiting or digest in self._serving or digest in refused:
                 raise RemoteProtocolError(f"block {digest.hex()[:16]} asked for twice")
-            if len(self._waiting) >= self._max_requests:
-                refused.append(digest)
-                continue
-            self._waiting[digest] = Wanted(digest, cid)
-        self._refuse(refused, RejectReason.BUSY)
+            if self.choked and cid is None:
+                refused[digest] = RejectReason.CHOKED
+            elif len(self._waiting) >= self._max_requests:
+                refused[digest] = RejectReason.BUSY
+            else:
+                self._waiting[digest] = Wanted(digest, cid)
+        for reason in (RejectReason.CHOKED, RejectReason.BUSY):
+            self._refuse([each for each, why in refused.items() if why is reason], reason)
         if idle and self._waiting:
             self._events.append(WorkQueued())
 
-    def _cancel(self, digests: Iterable[bytes]) -> None:
-        # one that is not waiting is being served or was answered: its answer is under way
+    def _cancel(self, digests: Sequence[bytes]) -> None:
+        # one that is being served is sent all the same if it has begun
+        for digest in digests:
+            if digest in self._serving:
+                self._serving[digest].withdrawn = RejectReason.CANCELLED
         cancelled = [digest for digest in digests if self._waiting.pop(digest, None) is not None]
         self._refuse(cancelled, RejectReason.CANCELLED)
 

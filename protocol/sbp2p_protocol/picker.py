@@ -22,14 +22,17 @@ Endgame. When no free block is left that any peer has, `pick_duplicate` names a 
 elsewhere, oldest first, at most `max_askers` peers a block and `max_duplicates` blocks at once.
 When to use it is the caller's choice; `done` returns the other askers, to be cancelled.
 
-Order. `prefer` lists blocks to be asked for first, in that order (sequential reading, first layers
-first); peers that have none of the next _WINDOW of them continue with rarest first.
+Order. With Picking.RANDOM rarity does not count, with Picking.SEQUENTIAL only the number of the
+block does: both are there to measure what rarest first is worth. `prefer` lists blocks to be asked
+for first, in that order (sequential reading, first layers first); peers that have none of the next
+_WINDOW of them continue with rarest first.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from .bitmap import bitmap_size
@@ -53,6 +56,14 @@ _SET_BITS: Final = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for b
 _NONE: Final = -1
 
 
+class Picking(Enum):
+    """Which of the free blocks of a peer is asked for first."""
+
+    RAREST = "rarest"
+    RANDOM = "random"
+    SEQUENTIAL = "sequential"
+
+
 class _Peer:
     """What one peer has. `bits` is None for a peer that has everything."""
 
@@ -73,10 +84,17 @@ class Picker(Generic[PeerKey]):
         rng: breaks ties; a seeded one makes every pick repeatable.
         max_askers: peers that may be asked for one block in the endgame.
         max_duplicates: blocks that may be asked of more than one peer at once.
+        picking: which free block is asked for first.
     """
 
     def __init__(
-        self, missing: Bitmap, rng: Random, *, max_askers: int = 2, max_duplicates: int = 16
+        self,
+        missing: Bitmap,
+        rng: Random,
+        *,
+        max_askers: int = 2,
+        max_duplicates: int = 16,
+        picking: Picking = Picking.RAREST,
     ) -> None:
         size = len(missing)
         self._size = size
@@ -101,6 +119,9 @@ class Picker(Generic[PeerKey]):
         self._order: array[int] = array("I")
         self._order_at = 0
         self._rank: array[int] | None = None
+        self._by_rarity = picking is Picking.RAREST
+        if picking is Picking.SEQUENTIAL:
+            self.prefer(missing)
 
     # -- what is left ---------------------------------------------------------------------------
 
@@ -108,6 +129,10 @@ class Picker(Generic[PeerKey]):
     def missing_count(self) -> int:
         """Blocks not done."""
         return self._missing_count
+
+    def missing_bits(self) -> bytes:
+        """Return the blocks not done, as a bitmap."""
+        return bytes(self._missing)
 
     @property
     def in_flight_count(self) -> int:
@@ -307,10 +332,14 @@ class Picker(Generic[PeerKey]):
             if index != _NONE:
                 return index
         if entry.bits is None:
+            skipped = 0 if self._by_rarity else int(self._rng.random() * self._free_count)
             for bucket in self._buckets:
-                if bucket:
+                if skipped < len(bucket):
                     return bucket[int(self._rng.random() * len(bucket))]
+                skipped -= len(bucket)
             return _NONE
+        if not self._by_rarity:
+            return self._choose_listed(entry, entry.bits)
         return self._choose_rarest(entry, entry.bits)
 
     def _choose_preferred(self, entry: _Peer) -> int:
@@ -364,7 +393,8 @@ class Picker(Generic[PeerKey]):
             if both and not self._list_slice(found, start, both):
                 break
         self._rng.shuffle(found)
-        found.sort(key=self._count.__getitem__, reverse=True)
+        if self._by_rarity:
+            found.sort(key=self._count.__getitem__, reverse=True)
         return found[-_LISTED:]
 
     def _list_slice(self, found: list[int], start: int, both: int) -> bool:

@@ -17,7 +17,7 @@ from .progress import Choice, FetchProgress, FetchResult, FoundVersion, Phase
 from .serve import ServingStatistics
 from .service import Exchange, ExchangeStatistics
 from .session import SourceStatistics
-from .sources import Source
+from .source import Source
 
 __all__ = [
     "Choice",

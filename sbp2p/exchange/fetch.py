@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from sbp2p.errors import NotFoundError, StoreError
+from sbp2p_protocol.picker import Picking
 
 from .finding import Finder
 from .peers import ABSENT_S, open_peers
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
 
     from .library import Library
     from .peers import Peers
-    from .sources import Source
+    from .source import Source
     from .threads import Calls
+    from .uploads import Uploads
 
 _CLOSE_S: Final = 0.7
 """How long a cancelled fetch waits for its last commit: it must end within a second."""
@@ -66,6 +68,7 @@ class Fetch:
         swarm: Swarm,
         store: Store,
         library: Library,
+        uploads: Uploads,
         threads: Calls,
         config: NodeConfig,
         rng: random.Random,
@@ -80,6 +83,7 @@ class Fetch:
         self._swarm = swarm
         self._store = store
         self._library = library
+        self._uploads = uploads
         self._threads = threads
         self._config = config
         self._rng = rng
@@ -113,6 +117,7 @@ class Fetch:
             threads=self._threads,
             config=self._config,
             on_tick=self._tick,
+            ordered=self._in_order or self._config.exchange.picking is Picking.SEQUENTIAL,
         ) as peers:
             self._peers = peers
             self._enter(Phase.FINDING)
@@ -206,8 +211,12 @@ class Fetch:
             download.table,
             missing,
             sessions=peers.sources.sessions,
+            library=self._library,
+            uploads=self._uploads,
             ban_score=self._config.swarm.ban_score,
+            picking=self._config.exchange.picking,
             rng=self._rng,
+            found=peers.sources.add,
             on_verified=verified,
         )
         if self._in_order:
@@ -223,11 +232,17 @@ class Fetch:
         began = self._last_hope = trio.current_time()
         self._scheduler = scheduler
         peers.attach(scheduler, writer)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer.run)
-            nursery.start_soon(scheduler.run)
-            await scheduler.done.wait()
-            nursery.cancel_scope.cancel()
+        self._library.began(root, scheduler)
+        self._uploads.fetching(1)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.run)
+                nursery.start_soon(scheduler.run)
+                await scheduler.done.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._uploads.fetching(-1)
+            self._library.ended(root, scheduler)
         self._transfer_seconds = trio.current_time() - began
 
     # -- time -----------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class NodeFetcher:
         """Order what nobody owes, each of the peer that owes least and has not refused it."""
         if not self._unassigned:
             return
-        room = {each: each.client.room() for each in self._sources.usable()}
+        room = {each: each.client.room_nodes() for each in self._sources.usable()}
         room = {each: space for each, space in room.items() if space > 0}
         orders: dict[PeerSession, list[Cid]] = {}
         for _ in range(len(self._unassigned)):

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from sbp2p.swarm import VIOLATION_POINTS
+from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.exchange_events import (
     NodeArrived,
     NodeRejected,
+    PeersTold,
     VersionArrived,
     VersionMissing,
 )
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
     from .scheduler import BlockScheduler
     from .session import PeerSession
-    from .sources import Source
+    from .source import Source
     from .threads import Calls
     from .writer import BlockWriter
 
@@ -57,6 +60,7 @@ class Peers:
         threads: Calls,
         config: NodeConfig,
         on_tick: Callable[[float], None],
+        ordered: bool,
         nursery: trio.Nursery,
     ) -> None:
         self.sources = Sources(
@@ -65,6 +69,7 @@ class Peers:
             owner=self,
             left=self._left,
             tried=self._tried,
+            ordered=ordered,
             nursery=nursery,
         )
         self.questions = Questions(self.sources, config.exchange)
@@ -107,7 +112,7 @@ class Peers:
                     if self._scheduler is not None:
                         self._scheduler.stalled(session, stall.digests)
             if self._scheduler is not None:
-                self._scheduler.refill_all()
+                self._scheduler.tick(now)
             self._on_tick(now)
 
     # -- what sessions tell ---------------------------------------------------------------------
@@ -127,11 +132,23 @@ class Peers:
                 self.nodes.take(session, event)
             case VersionArrived() | VersionMissing():
                 self.questions.take(session, event)
+            case PeersTold():
+                self._meet(session, event)
             case _:
                 if self._scheduler is not None and self._writer is not None:
                     block = self._scheduler.take(session, event)
                     if block is not None:
                         await self._writer.put(block)
+
+    def _meet(self, session: PeerSession, event: PeersTold) -> None:
+        """Ask peers that a peer has told of, if they have to do with what is fetched."""
+        if self._scheduler is None or self._scheduler.root != event.root:
+            return
+        try:
+            for source in session.records.read(event.records):
+                self.sources.add(source)
+        except RemoteProtocolError as error:
+            session.blame(VIOLATION_POINTS, str(error))
 
     def drained(self, session: PeerSession) -> None:
         """A peer's events are handled: ask for more."""
@@ -159,6 +176,7 @@ async def open_peers(
     threads: Calls,
     config: NodeConfig,
     on_tick: Callable[[float], None],
+    ordered: bool = False,
 ) -> AsyncIterator[Peers]:
     """Ask `sources`, and those that come over `arrivals`, as long as the block lasts.
 
@@ -167,6 +185,7 @@ async def open_peers(
         arrivals: more of them, while the block lasts.
         swarm, store, threads, config: the exchange's.
         on_tick: called ten times a second with the time; what it raises ends the block.
+        ordered: whether blocks will be asked for in an order of this node's own.
     """
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
@@ -176,6 +195,7 @@ async def open_peers(
                 threads=threads,
                 config=config,
                 on_tick=on_tick,
+                ordered=ordered,
                 nursery=nursery,
             )
             for source in sources:

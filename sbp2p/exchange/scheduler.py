@@ -13,6 +13,10 @@ A copy that arrives while another is being verified is dropped. In the endgame a
 else to do is asked for a block that someone slow owes, when its copy is likely to be there in half
 the time.
 
+Peers that say what they want and gain (`tells`) are told what is wanted here at first, and what is
+gained since: at once if they follow the root here and lack the block, otherwise with the next
+request or within half a second. So this node need not tell them as their follower.
+
 `hope` says whether anything may still come: a block is on its way, being verified, or can be asked
 of a peer that answers.
 """
@@ -27,6 +31,7 @@ from sbp2p_protocol.exchange_events import (
     BitsArrived,
     BlockArrived,
     BlocksGained,
+    Choked,
     EverythingGained,
     Rejected,
     RootMissing,
@@ -35,10 +40,11 @@ from sbp2p_protocol.exchange_messages import RejectReason
 from sbp2p_protocol.picker import Picker
 
 from .signal import Signal
+from .source import Source
 from .writer import ReceivedBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from random import Random
 
     from sbp2p_keys.identity import PeerId
@@ -46,8 +52,11 @@ if TYPE_CHECKING:
     from sbp2p_protocol.blocktable import BlockTable
     from sbp2p_protocol.cid import Cid
     from sbp2p_protocol.exchange_events import ClientEvent
+    from sbp2p_protocol.picker import Picking
 
+    from .library import Library
     from .session import PeerSession
+    from .uploads import Uploads
 
 _PAUSE_S: Final = 0.1
 """Pause after a busy peer's first reject; doubles with each further one."""
@@ -57,12 +66,14 @@ _LIES_MAX: Final = 64
 it some blocks; one that lost this many is of little use and is let go, not banned."""
 _DUPLICATES_MAX: Final = 4
 """Blocks one peer owes up to which it is given duplicates: enough to hide the round trip."""
+_GOT_DELAY_S: Final = 0.5
+"""How long a peer that is in no hurry to know waits to hear what was gained here."""
 _PICK_MAX: Final = 64
 """Blocks picked at once: bounds the time of one refill."""
 
 
 class BlockScheduler:
-    """Gets the missing blocks of one version from any number of sessions."""
+    """Gets the missing blocks of one version from any number of sessions. Is a `Transfer`."""
 
     def __init__(
         self,
@@ -71,18 +82,26 @@ class BlockScheduler:
         missing: Bitmap,
         *,
         sessions: Mapping[PeerId, PeerSession],
+        library: Library,
+        uploads: Uploads,
         ban_score: int,
+        picking: Picking,
         rng: Random,
+        found: Callable[[Source], None],
         on_verified: Callable[[int, int], None],
     ) -> None:
-        self.picker: Picker[PeerId] = Picker(missing, rng)
+        self.picker: Picker[PeerId] = Picker(missing, rng, picking=picking)
+        self.root = root
         self.done = trio.Event()
         self.bytes_useless = 0
         """Payload that was received and dropped: duplicates and wrong blocks."""
-        self._root = root
         self._table = table
         self._average = max(1, table.total_bytes // max(1, len(table)))
         self._sessions = sessions
+        self._library = library
+        self._uploads = uploads
+        self._found = found
+        self._got_told = trio.current_time()
         self._ban_score = ban_score
         self._on_verified = on_verified
         self._writing: set[int] = set()
@@ -95,7 +114,10 @@ class BlockScheduler:
     def joined(self, session: PeerSession) -> None:
         """Follow what a peer has."""
         self.picker.peer_joined(session.peer_id)
-        session.client.subscribe(self._root, len(self._table))
+        client = session.client
+        session.subscription = client.subscribe(self.root, len(self._table))
+        if client.tells:
+            client.tell_wants(session.subscription, self.picker.missing_bits())
         session.wake()
 
     def left(self, session: PeerSession) -> None:
@@ -182,6 +204,7 @@ class BlockScheduler:
         if not asked and self.picker.endgame:
             asked = self._duplicates(session, now)
         if asked:
+            self._tell_got(session)
             client.request(asked, now)
             session.wake()
 
@@ -212,6 +235,68 @@ class BlockScheduler:
         """Look at every session for room, ends of pauses, and the endgame."""
         for session in list(self._sessions.values()):
             self.refill(session)
+
+    def tick(self, now: float) -> None:
+        """Look at the time, about ten times a second."""
+        self.refill_all()
+        if now - self._got_told >= _GOT_DELAY_S:
+            self._got_told = now
+            for session in self._sessions.values():
+                self._tell_got(session)
+                session.wake()
+                self._uploads.owes(session.peer_id, owing=session.client.owed_blocks > 0)
+
+    # -- what others hear -----------------------------------------------------------------------
+
+    def _tell_gained(self, index: int) -> None:
+        """Tell peers of a block that is here now."""
+        root, picker = self.root, self.picker
+        for peer, session in self._sessions.items():
+            if session.subscription is None or not session.client.tells:
+                continue
+            session.gained.append(index)
+            if (
+                picker.knows(peer)
+                and not picker.has(peer, index)
+                and self._library.follows(root, peer)
+            ):
+                self._tell_got(session)
+                session.wake()
+
+    def _tell_got(self, session: PeerSession) -> None:
+        if session.gained and session.subscription is not None and not session.client.closed:
+            session.client.tell_got(session.subscription, session.gained)
+            session.gained.clear()
+
+    def follower_came(self, peer_id: PeerId) -> None:
+        """A peer follows the same root: it may have some of it."""
+        self._found(Source(peer_id, learned=True))
+
+    def peer_found(self, source: Source) -> None:
+        """Somebody says that a peer has to do with the root."""
+        self._found(source)
+
+    def peer_gained(self, peer_id: PeerId, indices: Sequence[int]) -> None:
+        """A follower says that it has these blocks now."""
+        session = self._sessions.get(peer_id)
+        if session is None or not self.picker.knows(peer_id):
+            return  # it tells what it has when it is asked
+        size = len(self._table)
+        for index in indices:
+            if index < size:
+                self.picker.block_gained(peer_id, index)
+        self.refill(session)
+
+    def tells(self, peer_id: PeerId) -> bool:
+        """Whether a follower is told of gains from here, so that nobody else needs to."""
+        session = self._sessions.get(peer_id)
+        return session is not None and session.subscription is not None and session.client.tells
+
+    def peers(self) -> Iterable[PeerId]:
+        """Return the peers that are asked."""
+        return [peer for peer, session in self._sessions.items() if session.usable]
+
+    # -- stalls ---------------------------------------------------------------------------------
 
     def stalled(self, session: PeerSession, digests: tuple[bytes, ...]) -> None:
         """Give what a peer owes to others; what comes late is still taken."""
@@ -245,6 +330,7 @@ class BlockScheduler:
         """A block was right and is written."""
         self._writing.discard(block.index)
         block.session.tally.blocks_verified += 1
+        self._uploads.received(block.session.peer_id, block.length)
         digest = self._table.digest(block.index)
         for peer in self.picker.done(block.index):
             other = self._sessions.get(peer)
@@ -252,6 +338,7 @@ class BlockScheduler:
                 other.client.cancel([digest])
                 other.wake()
         self._on_verified(block.index, block.length)
+        self._tell_gained(block.index)
         if not self.picker.missing_count:
             self.done.set()
         elif self.picker.endgame:

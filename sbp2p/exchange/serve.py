@@ -1,13 +1,14 @@
 """Serves one peer's exchange stream: answers its questions, reads blocks ahead and sends them.
 
-Theory of operation. Three tasks share the machine (`ExchangeServer`) and one stream:
+Theory of operation. Four tasks share the machine (`ExchangeServer`) and one stream:
 
     receive  stream -> machine -> questions, each answered by a short task of its own
     read     machine's queue -> store, in a thread -> at most two batches of blocks in memory
     send     machine's control bytes and the read blocks -> stream; the only one that sends
+    time     looks at slots and turns, at what was shown, and at which peers to tell of
 
-A block is read into a reused buffer behind some headroom, and its header is written right before
-it, so that a block is one contiguous send. Buffers are reused once `send_all` has returned.
+A block is sent when it is this session's turn (`uploads`); control messages need none. One that was
+cancelled, or whose peer was choked, before it went out is rejected.
 
 A peer that asks and does not read fills its own control output, and is then not read from. It
 holds two batches of blocks at most, and two blocks when memory is short (`serve_memory_bytes`).
@@ -18,7 +19,6 @@ be read is rejected; a lost stream ends everything here quietly.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -27,69 +27,52 @@ import trio
 
 from sbp2p import observe
 from sbp2p.errors import StoreError
-from sbp2p.store import BlockUnavailableError
 from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p_keys.errors import KeysError
 from sbp2p_keys.identity import PeerId
 from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.exchange_events import (
+    GotTold,
     NameWanted,
     PeerLeft,
+    PeersTold,
     Subscribed,
     Unsubscribed,
     VersionWanted,
+    WantsTold,
     WorkQueued,
 )
 from sbp2p_protocol.exchange_messages import GoodbyeCode, RejectReason
-from sbp2p_protocol.exchange_server import ExchangeServer, Wanted
-from sbp2p_protocol.limits import BLOCK_MAX, EXCHANGE_HAVE_BATCH, EXCHANGE_OUTPUT_MAX
+from sbp2p_protocol.exchange_server import ExchangeServer
+from sbp2p_protocol.limits import EXCHANGE_OUTPUT_MAX, EXCHANGE_WANTS_MAX
 
+from .following import Following
+from .reading import HEADROOM, ReadBlock, read_batch
+from .records import RecordReader
 from .signal import Signal
+from .uploads import CHECK_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sbp2p.config import ExchangeConfig
-    from sbp2p.roles import Rules
     from sbp2p.store import Store
     from sbp2p.stream import Stream
     from sbp2p.swarm import Swarm
     from sbp2p_protocol.cid import Cid
 
+    from .gossip import Gossip
     from .library import Library
     from .permits import Permits
+    from .reading import BlockBuffers
     from .threads import Calls
+    from .uploads import Uploads
 
-_HEADROOM: Final = 64
-"""Bytes in front of a block for its header, which takes 42."""
+_PEERS_FIRST_S: Final = 0.05
+_PEERS_LAST_S: Final = 30.0
+"""How often it is looked whether there are peers to tell of, if nobody says so: what a peer says
+of itself by identify may come after it subscribes."""
 
 _FAREWELL_S: Final = 1.0
 """How long a peer that gets nothing more has to take what it is being sent, and the goodbye."""
-
-
-class BlockBuffers:
-    """Memory for blocks on their way out, shared by all streams and reused."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        self._free: list[bytearray] = []
-        self._used = 0
-        self._most = max(1, memory_bytes // BLOCK_MAX)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether more blocks are held than there should be."""
-        return self._used >= self._most
-
-    def take(self) -> bytearray:
-        """Return a buffer of headroom and one block; never waits."""
-        self._used += 1
-        return self._free.pop() if self._free else bytearray(_HEADROOM + BLOCK_MAX)
-
-    def give(self, buffer: bytearray | None) -> None:
-        """Take a buffer back; None for one that is still in some thread's hands."""
-        self._used -= 1
-        if buffer is not None and len(self._free) < self._most:
-            self._free.append(buffer)
 
 
 @dataclass(slots=True)
@@ -103,58 +86,6 @@ class ServingStatistics:
     blocks_rejected: int = 0
 
 
-@dataclass(slots=True)
-class _Read:
-    """A request and what came of reading it: a length in `buffer`, or a reason."""
-
-    wanted: Wanted
-    buffer: bytearray
-    rules: Rules
-    """Those that let it be read."""
-    outcome: int | RejectReason = RejectReason.NOT_HAVE
-
-
-class _Following:
-    """One subscription of the peer: news that wait to be sent. Is a `Follower`."""
-
-    def __init__(self, session: ServingSession, subscription: int, root: Cid) -> None:
-        self.root = root
-        self.gained = array("I")
-        self.muted = False
-        """This node's role keeps it from giving anything of this version to the peer."""
-        self._session = session
-        self._subscription = subscription
-
-    def told_bits(self, bits: bytes) -> None:
-        if self.muted:
-            return
-        self._session.server.send_bits(self._subscription, bits)
-        self._session.wake()
-
-    def told_blocks(self, indices: Sequence[int]) -> None:
-        if self.muted:
-            return
-        self.gained.extend(indices)
-        self._session.wake()
-
-    def told_everything(self) -> None:
-        if self.muted:
-            return
-        del self.gained[:]
-        self._session.server.send_have_all(self._subscription)
-        self._session.wake()
-
-    def told_nothing(self) -> None:
-        del self.gained[:]
-        self._session.server.send_nothing_here(self._subscription)
-        self._session.wake()
-
-    def flush(self) -> None:
-        batch = self.gained[:EXCHANGE_HAVE_BATCH]
-        del self.gained[:EXCHANGE_HAVE_BATCH]
-        self._session.server.send_have(self._subscription, batch)
-
-
 class ServingSession:
     """One stream on which a peer asks; `run` returns when it is over."""
 
@@ -166,17 +97,23 @@ class ServingSession:
         store: Store,
         library: Library,
         permits: Permits,
+        uploads: Uploads,
+        gossip: Gossip,
         buffers: BlockBuffers,
         threads: Calls,
         config: ExchangeConfig,
     ) -> None:
         self.server = ExchangeServer(max_outstanding_bytes=config.pipeline_bytes)
+        self.peer_id = stream.peer_id
         self.statistics = ServingStatistics(stream.peer_id)
         self._stream = stream
         self._swarm = swarm
         self._store = store
         self._library = library
         self._permits = permits
+        self._uploads = uploads
+        self._gossip = gossip
+        self._reader = RecordReader(swarm, stream.peer_id)
         self._buffers = buffers
         self._threads = threads
         self._config = config
@@ -184,15 +121,29 @@ class ServingSession:
         self._drained = Signal()
         self._work = Signal()
         self._parted = trio.Event()
-        self._ready: deque[_Read] = deque()
-        self._following: dict[int, _Following] = {}
+        self._peers_news = Signal()
+        self._ready: deque[ReadBlock] = deque()
+        self._following: dict[int, Following] = {}
+        self._wants_bytes = 0
+        self._timed = False
 
     def wake(self) -> None:
         """Have the sending task look for something to send."""
         self._output.fire()
 
+    def choke(self, *, choked: bool) -> None:
+        """Serve the peer no longer, or again."""
+        self.server.choke(choked=choked)
+        for following in tuple(self._following.values()):
+            if choked:
+                following.paused()
+            else:
+                following.shown_more()
+        self.wake()
+
     async def run(self) -> None:
         """Serve until the peer leaves, the stream is lost, or the peer breaks the protocol."""
+        self._uploads.joined(self)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send, nursery.cancel_scope)
@@ -204,6 +155,7 @@ class ServingSession:
             for following in self._following.values():
                 self._library.unfollow(following.root, following)
             self._following.clear()
+            self._uploads.left(self)
             for read in self._ready:
                 self._buffers.give(read.buffer)
             self._ready.clear()
@@ -221,8 +173,10 @@ class ServingSession:
     async def _receive(self, nursery: trio.Nursery) -> None:
         try:
             while not self.server.closed:
-                data = await self._stream.receive_some()
-                if data:
+                if self.server.unread:  # the last read was many short messages
+                    await trio.lowlevel.checkpoint()
+                    self.server.receive_more()
+                elif data := await self._stream.receive_some():
                     self.server.receive_data(data)
                 else:
                     self.server.receive_eof()
@@ -246,12 +200,28 @@ class ServingSession:
                 case Subscribed(subscription, root):
                     # here and not in a task: a peer that subscribes again and again has to wait
                     await self._subscribe(subscription, root)
+                    if not self._timed:
+                        self._timed = True
+                        nursery.start_soon(self._keep_time)
+                        nursery.start_soon(self._tell_peers)
                 case Unsubscribed(subscription):
                     following = self._following.pop(subscription, None)
                     if following is not None:
                         self._library.unfollow(following.root, following)
+                        self._interest(False)
+                case WantsTold(subscription, start, bits):
+                    if subscription in self._following:
+                        self._following[subscription].take_wants(start, bits)
+                case GotTold(subscription, indices):
+                    if subscription in self._following:
+                        self._following[subscription].take_got(indices)
+                case PeersTold(root, records):
+                    for source in self._reader.read(records):
+                        self._library.peer_found(root, source)
                 case PeerLeft():
                     return
+                case _:
+                    pass
 
     async def _answer(self, question: VersionWanted | NameWanted) -> None:
         try:
@@ -272,26 +242,71 @@ class ServingSession:
 
     async def _subscribe(self, subscription: int, root: Cid) -> None:
         # before looking, so that nothing gained meanwhile is missed
-        following = self._following[subscription] = _Following(self, subscription, root)
+        following = self._following[subscription] = Following(
+            self.peer_id,
+            self.server,
+            subscription,
+            root,
+            library=self._library,
+            wake=self.wake,
+            interest=self._interest,
+            grow=self._grow,
+            peers_changed=self._peers_news.fire,
+        )
         self._library.follow(root, following)
         await self._tell_holdings(following)
 
-    async def _tell_holdings(self, following: _Following) -> None:
+    async def _tell_holdings(self, following: Following) -> None:
         """Tell a subscriber what is here, if it may have it."""
-        holdings, peer_id = None, self._stream.peer_id
+        holdings, show, peer_id = None, None, self._stream.peer_id
         try:
             permitted = await self._threads.run(self._permits.root, peer_id, following.root)
             following.muted = not permitted
             if permitted:
                 holdings = await self._library.holdings(following.root)
+            if holdings is not None and holdings.bits is None and self.server.peer_is_shown:
+                show = await self._library.show(following.root)
         except StoreError as error:
             observe.report_stream_failed(self._stream, error)
-        if holdings is None:
-            following.told_nothing()
-        elif holdings.bits is None:
-            following.told_everything()
-        else:
-            following.told_bits(holdings.bits)
+        following.begin(holdings, show)
+        self.wake()
+
+    def _interest(self, certain: bool) -> None:
+        """The peer may have begun, or ceased, to want something."""
+        wanting = certain or any(each.is_interested() for each in self._following.values())
+        self._uploads.wants(self, wanting=wanting)
+
+    def _grow(self, count: int) -> bool:
+        """Whether `count` more bytes may be kept of what the peer wants."""
+        if self._wants_bytes + count > EXCHANGE_WANTS_MAX:
+            return False
+        self._wants_bytes += count
+        return True
+
+    # -- time -----------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        while True:
+            await trio.sleep(1)
+            self._uploads.check_time()
+            now = trio.current_time()
+            for following in tuple(self._following.values()):
+                following.check_time(now)
+
+    async def _tell_peers(self) -> None:
+        """Tell of peers when there are new ones."""
+        wait = _PEERS_FIRST_S
+        while True:
+            for following in self._following.values():
+                records = self._gossip.news_for(following)
+                if records:
+                    self.server.send_peers(following.root, records)
+                    self.wake()
+            with trio.move_on_after(wait):
+                await self._peers_news.wait()
+                wait = _PEERS_FIRST_S
+            await trio.sleep(_PEERS_FIRST_S)
+            wait = min(2 * wait, _PEERS_LAST_S)
 
     # -- roles ----------------------------------------------------------------------------------
 
@@ -326,7 +341,7 @@ class ServingSession:
             given_back = False
             try:
                 await self._threads.run(
-                    _read_batch, self._store, self._permits, self._stream.peer_id, batch
+                    read_batch, self._store, self._permits, self._stream.peer_id, batch
                 )
                 self._ready.extend(batch)
                 given_back = True
@@ -336,10 +351,10 @@ class ServingSession:
                         self._buffers.give(None)
             self.wake()
 
-    def _take_batch(self, most: int) -> list[_Read]:
-        batch: list[_Read] = []
+    def _take_batch(self, most: int) -> list[ReadBlock]:
+        batch: list[ReadBlock] = []
         while len(batch) < most and (wanted := self.server.next_wanted()) is not None:
-            batch.append(_Read(wanted, self._buffers.take(), self._permits.rules))
+            batch.append(ReadBlock(wanted, self._buffers.take(), self._permits.rules))
         return batch
 
     # -- send -----------------------------------------------------------------------------------
@@ -350,24 +365,38 @@ class ServingSession:
                 await self._send_control()
                 if self.server.closed:
                     self._parted.set()
-                if self._ready:
+                if self._ready and self._may_send(self._ready[0]):
                     await self._send_read(self._ready.popleft())
+                    self._uploads.give_back(self)
+                elif self._ready:
+                    with trio.move_on_after(CHECK_S) as limit:
+                        await self._output.wait()
+                    if limit.cancelled_caught:
+                        self._uploads.check_time()
                 elif not self.server.output_size:
                     await self._output.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             observe.report_stream_failed(self._stream, error)
             scope.cancel()
 
+    def _may_send(self, read: ReadBlock) -> bool:
+        """Whether a block need not wait for a turn, or has it."""
+        wanted = read.wanted
+        if wanted.withdrawn is not None:
+            read.outcome = wanted.withdrawn
+        if wanted.cid is not None or isinstance(read.outcome, RejectReason):
+            return True
+        return self._uploads.turn(self)
+
     async def _send_control(self) -> None:
         for following in self._following.values():
-            if following.gained:
-                following.flush()
+            following.flush()
         data = self.server.data_to_send()
         if data:
             await self._send_bytes(memoryview(data))
             self._drained.fire()
 
-    async def _send_read(self, read: _Read) -> None:
+    async def _send_read(self, read: ReadBlock) -> None:
         buffer, outcome = read.buffer, read.outcome
         try:
             if self.server.closed:
@@ -379,15 +408,20 @@ class ServingSession:
                 self.statistics.blocks_rejected += 1
                 return
             header = self.server.block_header(read.wanted.digest, outcome)
-            start = _HEADROOM - len(header)
+            start = HEADROOM - len(header)
             if start < 0:
                 await self._send_bytes(memoryview(header))
-                start = _HEADROOM
+                start = HEADROOM
             else:
-                buffer[start:_HEADROOM] = header
-            await self._send_bytes(memoryview(buffer)[start : _HEADROOM + outcome])
+                buffer[start:HEADROOM] = header
+            await self._send_bytes(memoryview(buffer)[start : HEADROOM + outcome])
             self.statistics.bytes_sent += outcome
             self.statistics.blocks_sent += 1
+            self._uploads.sent(outcome)
+            if read.wanted.cid is None:
+                contended = self._uploads.contended
+                for following in self._following.values():
+                    following.sent(read.wanted.digest, contended=contended)
         finally:
             self._buffers.give(buffer)
             self._work.fire()
@@ -401,31 +435,3 @@ class ServingSession:
             await self._stream.send_all(part)
         if data:
             await self._stream.send_all(data)
-
-
-def _read_batch(store: Store, permits: Permits, peer_id: PeerId, batch: Sequence[_Read]) -> None:
-    """Read every request of a batch that the peer may have; runs in a thread."""
-    wanted = [(read.wanted.digest, read.wanted.cid) for read in batch]
-    try:
-        permitted = permits.blocks(peer_id, wanted)
-    except StoreError:
-        permitted = [False] * len(batch)
-    for read, may_have in zip(batch, permitted, strict=True):
-        read.outcome = RejectReason.REFUSED
-        if may_have:
-            read.outcome = _read_one(store, read.wanted, memoryview(read.buffer)[_HEADROOM:])
-
-
-def _read_one(store: Store, wanted: Wanted, into: memoryview) -> int | RejectReason:
-    try:
-        if wanted.cid is None:
-            return len(store.read_block(wanted.digest, into))
-        data = store.get_loose(wanted.cid)
-    except BlockUnavailableError as error:
-        return RejectReason.CHANGED if error.hint else RejectReason.NOT_HAVE
-    except StoreError:
-        return RejectReason.BUSY
-    if data is None:
-        return RejectReason.NOT_HAVE
-    into[: len(data)] = data
-    return len(data)

@@ -131,6 +131,7 @@ class Exchange:
             swarm=self._swarm,
             store=self._store,
             library=self._library,
+            uploads=self._uploads,
             threads=self._threads,
             config=self._config,
             rng=self._rng,

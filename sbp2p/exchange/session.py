@@ -21,6 +21,7 @@ from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.exchange_client import ExchangeClient
 from sbp2p_protocol.exchange_events import BlockArrived, Greeted, PeerLeft, Stalled
 
+from .records import RecordReader
 from .signal import Signal
 
 if TYPE_CHECKING:
@@ -89,13 +90,20 @@ class PeerSession:
         config: ExchangeConfig,
         owner: SessionOwner,
         tally: Tally,
+        ordered: bool = False,
     ) -> None:
         self.peer_id = stream.peer_id
         self.client = ExchangeClient(
             pipeline_bytes=config.pipeline_bytes,
             progress_timeout_s=config.progress_timeout_s,
             now=trio.current_time(),
+            ordered=ordered,
         )
+        self.records = RecordReader(swarm, stream.peer_id)
+        self.subscription: int | None = None
+        """Once the peer was asked what it has of the version."""
+        self.gained: list[int] = []
+        """Blocks that the peer is to be told of, some time."""
         self.greeted = False
         self.paused_until = 0.0
         """The peer was busy: not to be asked for blocks before this time."""

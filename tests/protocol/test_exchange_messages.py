@@ -16,10 +16,12 @@ from sbp2p_protocol.exchange_frames import FrameSplitter
 from sbp2p_protocol.exchange_messages import (
     BlockHeader,
     Cancel,
+    Choke,
     GetNodes,
     GetVersion,
     Goodbye,
     GoodbyeCode,
+    Got,
     Have,
     HaveAll,
     HaveBitmap,
@@ -27,6 +29,7 @@ from sbp2p_protocol.exchange_messages import (
     Kind,
     Message,
     NotFound,
+    Peers,
     Reject,
     RejectReason,
     Request,
@@ -34,6 +37,7 @@ from sbp2p_protocol.exchange_messages import (
     Subscribe,
     Unsubscribe,
     VersionHeader,
+    Wants,
     decode_message,
     encode_message,
 )
@@ -85,6 +89,10 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(VersionHeader, numbers, st.integers(0, 4 * BLOCK_MAX)),
     st.builds(NotFound, numbers),
     st.builds(Goodbye, st.sampled_from(GoodbyeCode), st.just("") | names),
+    st.builds(Wants, numbers, st.integers(0, 1000).map(lambda n: 8 * n), st.binary()),
+    st.builds(Got, numbers, st.lists(st.integers(0, VERSION_LEAVES_MAX - 1)).map(tuple)),
+    st.builds(Choke, st.booleans()),
+    st.builds(Peers, cids, st.lists(st.binary(max_size=100), max_size=5).map(tuple)),
 )
 
 
@@ -274,6 +282,11 @@ EXPECTED: dict[str, Message] = {
     "version": VersionHeader(2, 300),
     "not_found": NotFound(4),
     "goodbye": Goodbye(GoodbyeCode.SHUTDOWN, "restarting"),
+    "wants": Wants(1, 262_144, b"\x81\x01"),
+    "got": Got(1, (0, 7, 65_536)),
+    "choke": Choke(choked=True),
+    "unchoke": Choke(choked=False),
+    "peers": Peers(CID, (b"a record", b"another")),
 }
 
 

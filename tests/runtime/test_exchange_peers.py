@@ -9,7 +9,7 @@ import trio
 from sbp2p.config import SwarmConfig
 from sbp2p.errors import PeerMisbehavedError, PeerUnreachableError
 from sbp2p.exchange import Source
-from sbp2p.exchange.serve import BlockBuffers
+from sbp2p.exchange.reading import BlockBuffers
 from sbp2p.swarm import VIOLATION_POINTS, Gate
 from sbp2p.transport import LinkProfile
 from sbp2p_keys.identity import PrivateKey
