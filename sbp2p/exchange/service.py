@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from sbp2p_protocol.cid import verify_block
 from sbp2p_protocol.exchange_messages import PROTOCOL_ID
 
 from .fetch import Fetch
@@ -22,6 +23,7 @@ from .uploads import Uploads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     import trio
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.manifest import Manifest
     from sbp2p_protocol.multiaddr import Address
 
+    from .peers import Peers
     from .progress import Choice, FetchProgress, FetchResult, FoundVersion
     from .threads import Calls
 
@@ -149,17 +152,63 @@ class Exchange:
         Raises:
             NotFoundError, PeerUnreachableError, PeerMisbehavedError: as `fetch`.
         """
-        async with open_peers(
-            [*sources, *sources_of(link)],
-            None,
+        async with self._asking([*sources, *sources_of(link)]) as peers:
+            finder = Finder(peers, self._library, self._threads)
+            return await finder.read(*await finder.find(link))
+
+    async def resolve(
+        self, link: Link, *, sources: Iterable[Source] = ()
+    ) -> tuple[SignedDocument, Manifest]:
+        """Return the verified manifest that a link names, and nothing of what it describes.
+
+        Raises:
+            NotFoundError, PeerUnreachableError, PeerMisbehavedError: as `fetch`.
+        """
+        async with self._asking([*sources, *sources_of(link)]) as peers:
+            return await Finder(peers, self._library, self._threads).find(link)
+
+    async def fetch_block(
+        self,
+        cid: Cid,
+        *,
+        sources: Iterable[Source] = (),
+        arrivals: trio.MemoryReceiveChannel[Source] | None = None,
+    ) -> bytes:
+        """Return one loose block, from the store or from a peer, verified, and keep it.
+
+        Args:
+            cid: of the block.
+            sources: peers to ask.
+            arrivals: more of them while it runs.
+
+        Raises:
+            NotFoundError, PeerUnreachableError: it cannot be had, after `patience_s`.
+            StoreError: the store failed.
+        """
+        found: list[bytes] = []
+
+        def take(wanted: Cid, data: bytes) -> None:
+            verify_block(wanted, data)
+            found.append(data)
+
+        async with self._asking(sources, arrivals) as peers:
+            await peers.nodes.fetch([cid], take)
+        return found[0]
+
+    def _asking(
+        self,
+        sources: Iterable[Source],
+        arrivals: trio.MemoryReceiveChannel[Source] | None = None,
+    ) -> AbstractAsyncContextManager[Peers]:
+        return open_peers(
+            sources,
+            arrivals,
             swarm=self._swarm,
             store=self._store,
             threads=self._threads,
             config=self._config,
             on_tick=lambda _: None,
-        ) as peers:
-            finder = Finder(peers, self._library, self._threads)
-            return await finder.read(*await finder.find(link))
+        )
 
     def published(self, root: Cid) -> None:
         """Tell peers that follow this root that every block of it is here now."""
