@@ -18,6 +18,7 @@ from .options import (  # noqa: TC001  (typer evaluates annotations)
     Peers,
     PeerUploadLimit,
     Quiet,
+    Roles,
     UploadLimit,
     Verbose,
 )
@@ -45,6 +46,7 @@ class _Wish:
     seed: bool
     listen: tuple[str, ...]
     limits: Rates
+    roles: tuple[str, ...]
 
 
 def command(
@@ -94,6 +96,7 @@ def command(
     upload_limit: UploadLimit = None,
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
+    role: Roles = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -111,6 +114,7 @@ def command(
         seed=seed,
         listen=tuple(listen or ()),
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
+        roles=tuple(role or ()),
     )
     return Invocation(Settings(home, json, quiet, verbose), partial(_run, wish=wish))
 
@@ -120,13 +124,14 @@ def _run(console: Console, *, wish: _Wish) -> int:
     from sbp2p.errors import ConfigError
     from sbp2p_protocol.link import parse_link
 
+    from .roles import parse_rules
     from .session import with_node
 
     if wish.listen and not wish.seed:
         raise ConfigError("--listen goes with --seed")
     parse_link(wish.link)  # a wrong link is told before the node is imported and opened
     console.resume_hint = "what came is kept: run the same command again to go on"
-    config = NodeConfig(limits=wish.limits.parse())
+    config = NodeConfig(limits=wish.limits.parse(), roles=parse_rules(wish.roles))
     return with_node(console, partial(_fetch, console, wish), config=config)
 
 

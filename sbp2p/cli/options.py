@@ -73,6 +73,16 @@ PeerUploadLimit = Annotated[
         show_default=False,
     ),
 ]
+Roles = Annotated[
+    list[str] | None,
+    Option(
+        "--role",
+        metavar="ROLE",
+        help="peer (send and receive), seed (only send), leech (only receive) or offline; "
+        "or for a part: PEER/NAME=ROLE, PEER/=ROLE, ROOT=ROLE, PEER=ROLE. Repeatable.",
+        show_default=False,
+    ),
+]
 ModelName = Annotated[
     str | None,
     Option(

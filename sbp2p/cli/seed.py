@@ -18,6 +18,7 @@ from .options import (  # noqa: TC001  (typer evaluates annotations)
     ModelName,
     PeerUploadLimit,
     Quiet,
+    Roles,
     UploadLimit,
     Verbose,
 )
@@ -66,6 +67,7 @@ def command(
     upload_limit: UploadLimit = None,
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
+    role: Roles = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -81,6 +83,7 @@ def command(
         deny=deny or (),
         serve_perf=not no_bench,
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
+        roles=role or (),
     )
     return Invocation(Settings(home, json, quiet, verbose), work)
 
@@ -95,10 +98,12 @@ def _run(
     deny: Sequence[str],
     serve_perf: bool,
     limits: Rates,
+    roles: Sequence[str],
 ) -> int:
     from sbp2p.config import NodeConfig
     from sbp2p.errors import ConfigError
 
+    from .roles import parse_rules
     from .serving import announce, gate, serve, start_listening
     from .session import with_node
 
@@ -121,6 +126,7 @@ def _run(
     config = NodeConfig(
         serve_perf=serve_perf and limits.upload is None and limits.peer_upload is None,
         limits=limits.parse(),
+        roles=parse_rules(roles),
     )
     return with_node(console, body, gate=gate(allow, deny), config=config)
 

@@ -16,7 +16,7 @@ from tests.e2e.cli_process import environment
 pytestmark = pytest.mark.e2e
 
 COMMON = {"--home", "--json", "--quiet", "-q", "--verbose", "-v", "--help", "-h"}
-LIMITS = {"--upload-limit", "--download-limit", "--peer-upload-limit"}
+LIMITS = {"--upload-limit", "--download-limit", "--peer-upload-limit", "--role"}
 OPTIONS: dict[str, set[str]] = {
     "id": {"--passphrase"},
     "publish": {"--name", "--version", "--meta", "--parent"},
