@@ -35,7 +35,7 @@ from .errors import (
     WrongPassphraseError,
 )
 from .identity import PrivateKey
-from .limits import KEY_FILE_MAX
+from .limits import KEY_FILE_MAX, KEY_ROUNDS_MAX
 
 PBKDF2_ROUNDS: Final = 600_000
 """OWASP's advice of 2023 for HMAC-SHA256. Costs 0.1 to 0.2 s, once a start."""
@@ -61,6 +61,7 @@ def load_private_key(path: str | Path, passphrase: bytes | None = None) -> Priva
     if label == _ENCRYPTED:
         if passphrase is None:
             raise PassphraseRequiredError(f"{path} is encrypted: give its passphrase")
+        _check_cost(path, body)
     elif passphrase is not None:
         raise PassphraseUnusedError(
             f"{path} is not encrypted: load it without a passphrase, or save it again with one"
@@ -173,6 +174,55 @@ def _load_der(path: Path, body: bytes, passphrase: bytes | None) -> PrivateKey:
             "give another path, or create a new identity"
         )
     return PrivateKey(key)
+
+
+def _check_cost(path: Path, body: bytes) -> None:
+    """Refuse a file that would take minutes or gigabytes to open, whoever made it."""
+    advice = "convert it (`openssl pkcs8 -topk8 -v2 aes-256-cbc`), or give another path"
+    try:
+        rounds = _pbkdf2_rounds(body)
+    except (IndexError, ValueError):
+        raise BadKeyFileError(f"{path} is damaged: {_RESTORE}") from None
+    if rounds is None:
+        raise ForeignKeyFileError(
+            f"{path} derives its cipher's key in a way that is not supported here: {advice}"
+        )
+    if rounds > KEY_ROUNDS_MAX:
+        raise ForeignKeyFileError(
+            f"{path} takes {rounds} rounds to open, and at most {KEY_ROUNDS_MAX} are made: {advice}"
+        )
+
+
+def _pbkdf2_rounds(body: bytes) -> int | None:
+    """Return the rounds of an EncryptedPrivateKeyInfo; None if it is not PBES2 with PBKDF2.
+
+    Raises:
+        IndexError, ValueError: not DER of that form.
+    """
+    scheme, parameters = _items(_items(body)[0])[:2]
+    if scheme != _OID_PBES2:
+        return None
+    derivation, parameters = _items(_items(parameters)[0])[:2]
+    if derivation != _OID_PBKDF2:
+        return None
+    return int.from_bytes(_content(_items(parameters)[1]), "big")
+
+
+def _items(value: bytes) -> list[bytes]:
+    """Return the DER values inside a DER value."""
+    content = _content(value)
+    items: list[bytes] = []
+    while content:
+        size = _der_length(content)
+        if size > len(content):
+            raise ValueError("cut off")
+        items.append(content[:size])
+        content = content[size:]
+    return items
+
+
+def _content(value: bytes) -> bytes:
+    return value[2 if value[1] < 0x80 else 2 + (value[1] & 0x7F) :]
 
 
 def _encrypt(plain: bytes, passphrase: bytes) -> bytes:

@@ -48,6 +48,10 @@ DOCUMENT_SIGNATURES_MAX: Final = 64
 KEY_FILE_MAX: Final = 16 * 1024
 """Bytes in a key file: an encrypted RSA key of 8192 bits (refused, but by name) takes 7 KiB."""
 
+KEY_ROUNDS_MAX: Final = 10_000_000
+"""PBKDF2 rounds in a key file: about 3 s. Ours have 600,000; the field allows 2**31, ten
+minutes."""
+
 TRUST_FILE_MAX: Final = 4 * 1024 * 1024
 """Bytes in a trust file: about 30,000 pins."""
 

@@ -27,6 +27,8 @@ from sbp2p_protocol.limits import (
     VERSION_FILES_MAX,
     VERSION_LEAVES_MAX,
     VERSION_PATHS_MAX,
+    VERSION_REPEATS_FREE,
+    VERSION_REPEATS_MAX,
 )
 from sbp2p_protocol.paths import check_path, path_order
 
@@ -223,10 +225,20 @@ class BlockTable:
         return self.blocks_for({number: [(0, self.files[number].size)] for number in file_numbers})
 
 
-class BlockTableBuilder:
-    """Collects files in path order and gives their BlockTable; spent after an error."""
+def leaves_allowed(unique: int) -> int:
+    """Return how many leaves, counted at every place, a version of so many blocks may have."""
+    return min(VERSION_LEAVES_MAX, VERSION_REPEATS_FREE + VERSION_REPEATS_MAX * unique)
 
-    def __init__(self) -> None:
+
+class BlockTableBuilder:
+    """Collects files in path order and gives their BlockTable; spent after an error.
+
+    Args:
+        most_unique: what is known of the number of unique blocks before the files are listed.
+    """
+
+    def __init__(self, most_unique: int = VERSION_LEAVES_MAX) -> None:
+        self._most_leaves = leaves_allowed(most_unique)
         self._files: list[FileEntry] = []
         self._path_bytes = 0
         self._order: tuple[bytes, ...] = ()
@@ -262,12 +274,12 @@ class BlockTableBuilder:
     def _add_leaves(self, leaves: Iterable[tuple[bytes, int]]) -> int:
         add, lengths, numbers = self._index.add, self._lengths, self._numbers
         offset = 0
-        room = VERSION_LEAVES_MAX - len(numbers)
+        room = self._most_leaves - len(numbers)
         for digest, length in leaves:
             if not 0 < length <= BLOCK_MAX or len(digest) != DIGEST_SIZE:
                 raise LocalProtocolError(f"a leaf of {length} bytes (1 to {BLOCK_MAX} allowed)")
             if room == 0:
-                raise LocalProtocolError(f"more than {VERSION_LEAVES_MAX} leaves in a version")
+                raise LocalProtocolError(_too_many(self._most_leaves))
             room -= 1
             number = add(digest)
             if number == len(lengths):
@@ -280,7 +292,19 @@ class BlockTableBuilder:
         return offset
 
     def build(self) -> BlockTable:
-        """Return the table of the files added so far; the builder is spent."""
+        """Return the table of the files added so far; the builder is spent.
+
+        Raises:
+            LocalProtocolError: the same few blocks again and again.
+        """
+        if len(self._numbers) > (most := leaves_allowed(len(self._index))):
+            raise LocalProtocolError(_too_many(most))
         return BlockTable(
             tuple(self._files), self._index, self._lengths, self._numbers, self._offsets
         )
+
+
+def _too_many(most: int) -> str:
+    if most == VERSION_LEAVES_MAX:
+        return f"more than {most} leaves in a version"
+    return f"more than {most} leaves in a version that repeats the same few blocks"

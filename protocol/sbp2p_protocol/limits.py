@@ -195,6 +195,13 @@ may stand in many places of a tree, so 8 KB of nodes can spell 256 MiB of paths.
 VERSION_LEAVES_MAX: Final = 4 * 1024 * KIB
 """Leaf blocks in a version: 4 TiB of full blocks, 250 MB of block table."""
 
+VERSION_REPEATS_FREE: Final = 256 * KIB
+"""Leaves, counted at every place, that any version may have: 256 GiB of zeros."""
+
+VERSION_REPEATS_MAX: Final = 16
+"""How many more it may have for each of its unique blocks. 96 KB of nodes could spell 4 million
+leaves, which take 6 s and 200 MB to list; honest models repeat few blocks."""
+
 TENSORS_PER_FILE_MAX: Final = 524_288
 """Tensors that a format parser lists in one file, about 250 bytes of memory each. The largest
 mixture-of-experts models have about 150,000 in all shards together. Decides where blocks are cut

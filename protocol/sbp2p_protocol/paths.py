@@ -27,12 +27,23 @@ RESERVED_PREFIX: Final = ".sbp2p"
 A version with such a file could take the place of part files, or be taken for them."""
 
 _WINDOWS_ONLY: Final = '<>:"|?*\\'
+# as ranges and not by category, because implementations differ in their Unicode version; they hold
+# categories Cc, Cf, Cs, Zl and Zp, and everything that Unicode says may be ignored when shown
 _UNSAFE: Final = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidi marks, embeddings, isolates
+    "\u00ad\u034f"  # soft hyphen, grapheme joiner
+    "\u0600-\u0605\u061c\u06dd\u070f\u0890-\u0891\u08e2"  # Arabic and Syriac marks
+    "\u115f-\u1160\u3164\uffa0"  # Hangul fillers
+    "\u17b4-\u17b5\u180b-\u180f"  # Khmer and Mongolian
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f"  # zero width, bidirectional, deprecated
     "\u2028\u2029"  # line and paragraph separators
+    "\u2800"  # a Braille cell without dots
     "\ud800-\udfff"  # surrogates: not text
+    "\ufe00-\ufe0f\ufeff\ufff0-\ufffb"  # variations, byte order mark, annotations
+    "\U000110bd\U000110cd\U00013430-\U0001343f"  # Kaithi, Egyptian
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # shorthand, music
+    "\U000e0000-\U000e0fff"  # tags, variations
     "]"
 )
 _DEVICE: Final = re.compile(

@@ -13,7 +13,7 @@ can help.
 
 Bounds (limits.py): links and leaves in what arrives, which bounds the memory of the walker; then
 files, leaves and depth during the walk, because one node may stand in many places: a few nodes can
-spell a tree of astronomic size.
+spell a tree of astronomic size. So the leaves are bounded by how many arrived, too.
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ class TreeWalker:
     def _count(self, node: FileNode | Directory) -> None:
         if isinstance(node, Directory):
             self._links += len(node.entries)
+            self._leaves_read += sum(entry.cid.codec == RAW for entry in node.entries)
         else:
             self._links += len(node.children)
             self._leaves_read += len(node.sizes) - len(node.children)
@@ -171,13 +172,13 @@ class TreeWalker:
         """
         if self._wanted:
             raise LocalProtocolError(f"{len(self._wanted)} tree nodes are still missing")
-        builder = BlockTableBuilder()
+        builder = BlockTableBuilder(most_unique=self._leaves_read)
         try:
             for path, cid, leaves in self._files(self._root, "", 1):
                 builder.add_file(path, cid, leaves)
+            return builder.build()
         except LocalProtocolError as error:
             raise BadTreeError(str(error)) from error
-        return builder.build()
 
     def _files(
         self, cid: Cid, prefix: str, depth: int

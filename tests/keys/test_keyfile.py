@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbp2p_keys import errors
-from sbp2p_keys.errors import FileError
+from sbp2p_keys.errors import FileError, ForeignKeyFileError
 from sbp2p_keys.identity import PrivateKey
 from sbp2p_keys.keyfile import load_private_key, save_private_key
-from sbp2p_keys.limits import KEY_FILE_MAX
+from sbp2p_keys.limits import KEY_FILE_MAX, KEY_ROUNDS_MAX
 from tests.keys.own_vectors import load_own_vectors
 
 if TYPE_CHECKING:
@@ -386,3 +387,49 @@ def test_file_system_without_hard_links(
         save_private_key(path, KEY)
         assert load_private_key(path) == KEY
     assert list(tmp_path.iterdir()) == [path]
+
+
+# -- what a file costs to open ---------------------------------------------------------------------
+
+
+def encrypted(rounds: int, derivation: str = "06092a864886f70d01050c") -> bytes:
+    """Return an encrypted file that says so many rounds."""
+    number = rounds.to_bytes(rounds.bit_length() // 8 + 1, "big")
+
+    def value(tag: int, content: bytes) -> bytes:
+        size = len(content)
+        return bytes([tag, size] if size < 0x80 else [tag, 0x81, size]) + content
+
+    parameters = value(0x30, value(4, bytes(16)) + value(2, number))
+    derived = value(0x30, bytes.fromhex(derivation) + parameters)
+    cipher = value(0x30, bytes.fromhex("060960864801650304012a") + value(4, bytes(16)))
+    scheme = value(0x30, bytes.fromhex("06092a864886f70d01050d") + value(0x30, derived + cipher))
+    body = value(0x30, scheme + value(4, bytes(64)))
+    return (
+        b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
+        + base64.b64encode(body)
+        + b"\n-----END ENCRYPTED PRIVATE KEY-----\n"
+    )
+
+
+@pytest.mark.parametrize("rounds", [KEY_ROUNDS_MAX + 1, 2**31 - 1, 2**63, 2**200])
+def test_a_file_that_takes_too_long_is_refused_untried(tmp_path: Path, rounds: int) -> None:
+    with pytest.raises(ForeignKeyFileError, match=f"{rounds} rounds"):
+        load_private_key(put(tmp_path / "key.pem", encrypted(rounds)), PASSPHRASE)
+
+
+def test_other_ways_to_derive_a_key_are_refused_untried(tmp_path: Path) -> None:
+    scrypt = "06092b06010401da47040b"
+    with pytest.raises(ForeignKeyFileError, match="not supported here"):
+        load_private_key(put(tmp_path / "key.pem", encrypted(1, scrypt)), PASSPHRASE)
+
+
+@given(st.binary(max_size=80), st.integers(0, 80))
+def test_damage_to_an_encrypted_file_is_named(noise: bytes, at: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lines = encrypted(1).splitlines()
+        body = bytearray(base64.b64decode(lines[1]))
+        body[at : at + len(noise)] = noise[: len(body) - at]
+        text = b"\n".join([lines[0], base64.b64encode(body), lines[2]])
+        with pytest.raises(FileError):
+            load_private_key(put(Path(folder) / "key.pem", text), PASSPHRASE)

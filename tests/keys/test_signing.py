@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -227,10 +230,40 @@ def test_document_bounds() -> None:
         SignedDocument.from_bytes(bytes(DOCUMENT_MAX + 1))
 
 
-def test_many_empty_signatures_are_counted_before_they_are_parsed() -> None:
-    head = SignedDocument(DOMAIN, b"").to_bytes()
-    with pytest.raises(BadDocumentError, match="more than 64"):
-        SignedDocument.from_bytes(head + b"\x1a\x00" * 100_000)
+@pytest.mark.parametrize(
+    "unit", ["1a00", "1a020a00", "0a00", "1200", "1a021200", "2200", "1a80808000"]
+)
+def test_many_empty_fields_are_counted_before_they_are_parsed(unit: str) -> None:
+    data = SignedDocument(DOMAIN, b"").to_bytes() + bytes.fromhex(unit) * 100_000
+    with pytest.raises(BadDocumentError, match=r"more than|not a signed document"):
+        SignedDocument.from_bytes(data)
+
+
+_PEAK = """
+import resource, sys
+from contextlib import suppress
+from sbp2p_keys.errors import KeysError
+from sbp2p_keys.limits import DOCUMENT_MAX
+from sbp2p_keys.signing import SignedDocument
+data = bytes.fromhex(sys.argv[1]) * (DOCUMENT_MAX // (len(sys.argv[1]) // 2))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with suppress(KeysError):
+    SignedDocument.from_bytes(data)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("unit", ["1a00", "0a00", "1a02" + "0a00", "1aff7f" + "0a00" * 8191 + "08"])
+def test_a_document_costs_no_more_memory_than_it_has_bytes(unit: str) -> None:
+    path = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, unit],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert int(done.stdout) < 4 * DOCUMENT_MAX // 1024  # KiB
 
 
 @given(domains, st.binary(max_size=200), st.lists(seeds, max_size=4))

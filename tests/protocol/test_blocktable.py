@@ -142,3 +142,21 @@ def test_paths_of_a_version_are_bounded_together() -> None:
         builder.add_file(f"{folder}/{number:06}", cid, [])
     with pytest.raises(LocalProtocolError, match="paths of more than"):
         builder.add_file(f"{folder}/{count:06}", cid, [])
+
+
+def test_a_few_blocks_again_and_again_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbp2p_protocol.blocktable.VERSION_REPEATS_FREE", 100)
+    monkeypatch.setattr("sbp2p_protocol.blocktable.VERSION_REPEATS_MAX", 3)
+    two = [(digest(1), 1), (digest(2), 1)]
+    assert len(table({"a": [1] * 103})) == 1
+    builder = BlockTableBuilder()
+    builder.add_file("a", CID, [*two, *two[:1] * 105])
+    with pytest.raises(LocalProtocolError, match="more than 106 leaves in a version that repeats"):
+        builder.build()
+    builder = BlockTableBuilder()
+    builder.add_file("a", CID, two[:1] * 200)  # what comes later may make up for it
+    builder.add_file("b", CID, [(digest(n), 1) for n in range(2, 60)])
+    assert len(builder.build()) == 59
+    builder = BlockTableBuilder(most_unique=2)
+    with pytest.raises(LocalProtocolError, match="more than 106 leaves"):
+        builder.add_file("a", CID, iter(lambda: two[0], None))

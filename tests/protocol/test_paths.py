@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,11 @@ def test_a_good_path_has_only_good_names(text: str) -> None:
     if check_path(text) is None:
         assert all(check_name(name) is None for name in text.split("/"))
         text.encode("utf-8")
+
+
+def test_no_character_of_a_name_is_invisible() -> None:
+    hidden = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    for number in range(0x110000):
+        letter = chr(number)
+        if unicodedata.category(letter) in hidden:
+            assert check_name(f"a{letter}b") is not None, f"U+{number:04X}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from sbp2p_protocol.cid import DAG_CBOR, DAG_PB, RAW, SHA2_256, Cid, hash_bytes, raw_cid
 from sbp2p_protocol.dag_pb import PbLink, PbNode, encode_node
 from sbp2p_protocol.errors import IntegrityError, LocalProtocolError, RemoteProtocolError
+from sbp2p_protocol.limits import MIB
 from sbp2p_protocol.paths import path_order
 from sbp2p_protocol.tree import BadTreeError, TreeFile, TreeWalker, build_tree
 from sbp2p_protocol.unixfs import build_file, encode_file_node
@@ -205,6 +207,37 @@ def test_what_arrives_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for files in ({"a": [leaf(n) for n in range(6)]}, {n: [leaf(1)] for n in "abcd"}):
         with pytest.raises(BadTreeError, match="over 3 links or 5 leaves"):
             walk(*publish(files))
+
+
+@pytest.mark.parametrize("widths", [(128, 128, 4), (2, 128, 128), (128, 60), (1, 1, 9_000)])
+def test_few_nodes_cannot_spell_many_leaves(
+    widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbp2p_protocol.blocktable.VERSION_REPEATS_FREE", 4096)
+    nodes: dict[Cid, bytes] = {}
+    node, size = raw_cid(bytes(32)), 1
+    for width in widths[:-1]:
+        data = encode_file_node([(node.to_bytes(), size, size)] * width)
+        node, size = Cid.for_block(DAG_PB, data), size * width
+        nodes[node] = data
+    # the last factor: as many files of one directory, or directories in each other
+    count = min(widths[-1], 100)
+    tree = build_tree([TreeFile(f"{n:04}", node, size) for n in range(count)])
+    nodes.update(tree.nodes)
+    root = tree.root
+    while count < widths[-1]:
+        factor = min(-(-widths[-1] // count), 100)
+        links = tuple(PbLink(root, f"{n:04}", 1) for n in range(factor))
+        data = encode_node(PbNode(links, b"\x08\x01"))
+        root, count = Cid.for_block(DAG_PB, data), count * factor
+        nodes[root] = data
+    received = sum(map(len, nodes.values()))
+    tracemalloc.start()
+    with pytest.raises(BadTreeError, match=r"repeats the same few blocks|more than 65536 files"):
+        walk(root, nodes)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * MIB + 50 * received
 
 
 @pytest.mark.parametrize(
