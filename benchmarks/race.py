@@ -40,11 +40,11 @@ class Team(Protocol):
     def seeder(self, host: Host) -> list[str]:
         """Return the argv of the seeder."""
 
-    def leecher(self, host: Host, number: int, seeder: str) -> list[str]:
-        """Return the argv of a leecher; `seeder` is the address that the seeder has told."""
+    def leecher(self, host: Host, number: int) -> list[str]:
+        """Return the argv of a leecher."""
 
-    def told(self, number: int, addresses: Sequence[str]) -> list[str]:
-        """Return which of all addresses (the seeder's first) a leecher is told at the start."""
+    def signal(self, number: int, addresses: Sequence[str]) -> dict[str, Any]:
+        """Return what a leecher is told to begin with; `addresses` are all, the seeder's first."""
 
     def copy(self, number: int) -> Path:
         """Return where that leecher puts the file."""
@@ -247,25 +247,17 @@ class Race:
     def _begin(self) -> tuple[float, float]:
         """Start everybody, and give the signal; returns when, and the cores' idle seconds."""
         first, *others = self._hosts
-        self._start(self._team.seeder(first))
-        self._wait(lambda: bool(self._runners[0].ready), START_TIMEOUT_S)
-        address = self._runners[0].ready["address"]
-        for number, host in enumerate(others):
-            self._start(self._team.leecher(host, number, address))
+        argvs = [self._team.seeder(first)]
+        argvs += [self._team.leecher(host, number) for number, host in enumerate(others)]
+        for host, argv in zip(self._hosts, argvs, strict=True):
+            self._runners.append(_Runner(host.command(argv), self._events))
         self._wait(lambda: all(each.ready for each in self._runners), 2 * START_TIMEOUT_S)
         addresses = [each.ready["address"] for each in self._runners]
-        lines = [
-            json.dumps({"peers": self._team.told(number, addresses)})
-            for number in range(len(others))
-        ]
+        lines = [json.dumps(self._team.signal(number, addresses)) for number in range(len(others))]
         began, idle = time.monotonic(), _idle_s()
         for runner, line in zip(self._runners[1:], lines, strict=True):
             runner.tell(line)
         return began, idle
-
-    def _start(self, argv: list[str]) -> None:
-        host = self._hosts[len(self._runners)]
-        self._runners.append(_Runner(host.command(argv), self._events))
 
     def _wait_done(self, began: float) -> None:
         """Wait until the race is over; kill who is to be killed, half way."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import sbp2p_process
 from benchmarks.harness import LIBTORRENT, PEERS
@@ -39,16 +39,17 @@ class Sbp2p:
         """Return the argv of the seeder."""
         return self._command(self._work / "seeder", host)
 
-    def leecher(self, host: Host, number: int, seeder: str) -> list[str]:
+    def leecher(self, host: Host, number: int) -> list[str]:
         """Return the argv of a leecher."""
-        link = f"sbp2p:{self._cid}?peer={seeder}"
         words = self._command(self._work / f"home-{number}", host)
-        return [*words, "--link", link, "--to", str(self._work / f"copy-{number}")]
+        return [*words, "--to", str(self._work / f"copy-{number}")]
 
-    def told(self, number: int, addresses: Sequence[str]) -> list[str]:
-        """Return the addresses that a leecher is told: none, the link has the seeder's."""
-        others = [each for at, each in enumerate(addresses) if at not in (0, number + 1)]
-        return others if self._acquainted else []
+    def signal(self, number: int, addresses: Sequence[str]) -> dict[str, Any]:
+        """Return the link, with the seeder's address in it, and no other address."""
+        seeder, *leechers = addresses
+        others = [each for at, each in enumerate(leechers) if at != number]
+        link = f"sbp2p:{self._cid}?peer={seeder}"
+        return {"link": link, "peers": others if self._acquainted else []}
 
     def copy(self, number: int) -> Path:
         """Return where a leecher's copy lies."""
@@ -88,16 +89,16 @@ class Libtorrent:
         """Return the argv of the seeder."""
         return [*self._command("seed", host, self._source.parent), *self._seeding]
 
-    def leecher(self, host: Host, number: int, seeder: str) -> list[str]:
+    def leecher(self, host: Host, number: int) -> list[str]:
         """Return the argv of a leecher."""
         folder = self._work / f"copy-{number}"
         folder.mkdir()
         return self._command("fetch", host, folder)
 
-    def told(self, number: int, addresses: Sequence[str]) -> list[str]:
-        """Return the addresses that a leecher is told: the seeder's, or everybody's."""
+    def signal(self, number: int, addresses: Sequence[str]) -> dict[str, Any]:
+        """Return the seeder's address, or everybody's."""
         others = [each for at, each in enumerate(addresses) if at != number + 1]
-        return others if self._acquainted else [addresses[0]]
+        return {"peers": others if self._acquainted else others[:1]}
 
     def copy(self, number: int) -> Path:
         """Return where a leecher's copy lies."""

@@ -5,7 +5,7 @@ the starting of sixteen interpreters on two cores is not taken for the swarm's o
 everything it says so, and goes on serving until its standard input closes.
 
     out  {"event": "ready", "address": ...}
-    in   {"peers": [...]}                       addresses to ask beside the link's
+    in   {"link": ..., "peers": [...]}          what to fetch; addresses beside the link's
     out  {"event": "finished", "at": ..., ...}  monotonic seconds, the same clock in every process
     out  {"event": "end", ...}
 """
@@ -19,14 +19,11 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 import sbp2p
-
-if TYPE_CHECKING:
-    from sbp2p.node import FetchResult
 
 
 def say(event: str, **fields: Any) -> None:
@@ -40,9 +37,9 @@ async def read_line() -> str:
     return await trio.to_thread.run_sync(sys.stdin.readline)
 
 
-async def fetch(node: sbp2p.Node, link: str, to: Path, peers: list[str]) -> FetchResult:
+async def fetch(node: sbp2p.Node, wish: dict[str, Any], to: Path) -> None:
     """Fetch the version, and say at once that it is here."""
-    result = await node.fetch(link, to=to, peers=peers)
+    result = await node.fetch(wish["link"], to=to, peers=wish["peers"])
     say(
         "finished",
         at=time.monotonic(),
@@ -50,18 +47,17 @@ async def fetch(node: sbp2p.Node, link: str, to: Path, peers: list[str]) -> Fetc
         payload_bytes=result.network_bytes,
         sources={str(peer): count for peer, count in result.peers},
     )
-    return result
 
 
 async def run(args: argparse.Namespace) -> None:
-    """Serve until standard input closes; fetch first if there is a link."""
+    """Serve until standard input closes; fetch first if there is a place for it."""
     async with sbp2p.Node(home=args.home, listen=[args.listen]) as node:
         gc.freeze()  # as the command line does
         gc.enable()
         say("ready", address=str(node.addresses[0]), peer=str(node.peer_id))
         line = await read_line()
-        if line and args.link:
-            await fetch(node, args.link, args.to, json.loads(line)["peers"])
+        if line and args.to:
+            await fetch(node, json.loads(line), args.to)
         while line:
             line = await read_line()
         say("end", payload_sent=node.exchange.statistics().bytes_sent)
@@ -72,7 +68,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--listen", required=True)
-    parser.add_argument("--link")
     parser.add_argument("--to", type=Path)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which ends us
     trio.run(run, parser.parse_args())
