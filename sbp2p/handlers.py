@@ -41,6 +41,10 @@ class HandlerTable:
             raise ValueError(f"{protocol} is served already")
         self._handlers[protocol] = handler
 
+    def withdraw(self, protocol: str) -> None:
+        """Serve `protocol` no more; streams that are open stay. Nothing if it was not served."""
+        self._handlers.pop(protocol, None)
+
     def supports(self, protocol: str) -> bool:
         """Return whether somebody serves `protocol`."""
         return protocol in self._handlers

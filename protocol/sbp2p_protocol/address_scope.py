@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ipaddress
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def host_of(address: Address) -> _Host | None:
     return host
 
 
+# lookups ask this of the same addresses again and again, and reading one takes 10 us
+@lru_cache(maxsize=8192)
 def scope_of(address: Address) -> Scope:
     """Return from where an address can be reached."""
     host = host_of(address)
@@ -68,6 +71,7 @@ def scope_of(address: Address) -> Scope:
     return Scope.PUBLIC if host.is_global and not host.is_multicast else Scope.PRIVATE
 
 
+@lru_cache(maxsize=8192)
 def observer_group(address: Address, peer_id: PeerId) -> str:
     """Return whom to count a peer at `address` for, among those who judge us."""
     host = host_of(address)

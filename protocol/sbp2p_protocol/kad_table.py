@@ -31,6 +31,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from .address_scope import Scope, host_of, scope_of
@@ -328,6 +329,7 @@ def groups_of(addresses: Sequence[Address]) -> frozenset[str]:
     return frozenset(filter(None, map(_group_of, addresses)))
 
 
+@lru_cache(maxsize=8192)
 def _group_of(address: Address) -> str:
     """Return who may run the network that an address is in; empty where that says nothing."""
     scope = scope_of(address)

@@ -131,6 +131,28 @@ DIAL_BACKS_AT_ONCE_MAX: Final = 8
 REACHABILITY_ANSWERS_MAX: Final = 64
 """Groups of observers whose word on reachability is kept, the newest; four decide."""
 
+MDNS_PACKET_MAX: Final = 1400
+"""Bytes in a multicast packet that is sent: with its headers, under the MTU of every Ethernet."""
+
+MDNS_RECEIVED_MAX: Final = 9000
+"""Bytes in a multicast packet that is read (RFC 6762 section 17)."""
+
+MDNS_RECORDS_MAX: Final = 128
+"""Records, and questions, of one multicast packet that are looked at."""
+
+DNS_NAME_MAX: Final = 255
+"""Bytes in a DNS name, its final empty label included (RFC 1035 section 2.3.4)."""
+
+MDNS_STRING_MAX: Final = 255
+"""Bytes in one string of a TXT record; the length has one byte."""
+
+MDNS_PEERS_MAX: Final = 16
+"""Peers that one multicast packet may name; an honest one names its sender."""
+
+MDNS_PACKETS_PER_S: Final = 50
+"""Multicast packets of one link about libp2p that are read in a second, 0.1 ms each; more are
+dropped unread. A hundred nodes that all answer at once are through in 2 s."""
+
 CANDIDATES_MAX: Final = 1024
 """Peers that were heard of and could be dialled, about 2 KB each with all their addresses."""
 

@@ -168,6 +168,11 @@ class Swarm:
         self._handlers.handle(protocol, handler)
         self._announce()
 
+    def withdraw(self, protocol: str) -> None:
+        """Serve `protocol` no more, and tell the peers; streams that are open stay."""
+        self._handlers.withdraw(protocol)
+        self._announce()
+
     async def listen(self, address: Address) -> list[Address]:
         """Listen on an address; return those to dial, with this node's peer id.
 
