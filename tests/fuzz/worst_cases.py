@@ -76,7 +76,7 @@ def tree_of_long_paths() -> Case:
 
 
 def tree_of_one_leaf() -> Case:
-    """A file of four million times the same byte, of which a part is listed before it is refused."""
+    """A file of four million times the same byte; a part is listed before it is refused."""
     nodes: dict[Cid, bytes] = {}
     node, size = LEAF, 1
     for width in (1024, 1024, 4):
