@@ -61,13 +61,17 @@ class Adoption:
 
     def _adopt_existing(self, target: Target) -> Iterator[AdoptStep]:
         check = FileCheck()
-        yield from self._hash(target.final, target.number, check)
+        for step in self._hash(target.final, target.number, check):
+            if check.wrong and not self._download.overwrite:
+                break
+            yield step
         if check.stamp is not None:
             self._parts.take_in_place(target, check.stamp)
             for block, _ in check.right:
                 if not self._parts.places(block):
                     self._take(block)
         elif not self._download.overwrite:
+            self._parts.discard_unused(self._download.have)
             raise conflict(target.final)
         else:
             self._parts.make(target)

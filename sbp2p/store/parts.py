@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from sbp2p.store.errors import os_errors
 from sbp2p.store.extents import IndexedFile, index_file
-from sbp2p.store.files import OpenFiles, sync_files, write_all
+from sbp2p.store.files import OpenFiles, remove_file, sync_files, write_all
 from sbp2p.store.libc import start_writeback
+from sbp2p.store.loose import held, sweep
 from sbp2p.store.records import Location
 from sbp2p.store.targets import NOT_TRUSTED, TargetState, leaves_of
 from sbp2p.store.versions import link_files
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from sbp2p.store.index import Index
     from sbp2p.store.records import FileStamp
     from sbp2p.store.targets import Target, TargetOpener
+    from sbp2p_protocol.bitmap import Bitmap
     from sbp2p_protocol.blocktable import BlockTable
 
 _WRITEBACK_MIN: Final = 256 * KIB
@@ -152,6 +154,39 @@ class PartFiles:
     def location(self, block: int) -> Location | None:
         """Return where a block can be read before it is committed."""
         return _location(self.places(block), self.table.length(block))
+
+    def discard_unused(self, have: Bitmap) -> None:
+        """Remove part files without a block in them, and the version if nothing of it is here.
+
+        For a download that cannot go on: what was made for it should not stay.
+        """
+        unused = [target for target in self.targets.values() if self._is_unused(target, have)]
+        for target in unused:
+            self.close_part(target)
+            target.made = False
+            with os_errors("remove", target.part):
+                remove_file(target.part)
+        with self.index.writing() as db:
+            for target in unused:
+                db.execute("DELETE FROM file WHERE id = ?", (target.row,))
+                target.row = -1
+            gone = db.execute(
+                "SELECT 1 FROM version WHERE id = ? AND NOT EXISTS (SELECT 1 FROM version_file"
+                " WHERE version_id = version.id AND file_id IS NOT NULL)",
+                (self.version_row,),
+            ).fetchone()
+            if gone:
+                loose = held(db, self.version_row)
+                db.execute("DELETE FROM version WHERE id = ?", (self.version_row,))
+                sweep(db, loose)
+
+    def _is_unused(self, target: Target, have: Bitmap) -> bool:
+        return (
+            target.state is TargetState.PART
+            and target.made
+            and not target.suspect
+            and not any(have.get(block) for block, _, _ in self.table.file_blocks(target.number))
+        )
 
     def close_part(self, target: Target) -> None:
         """Close the descriptor of a part file."""

@@ -311,6 +311,41 @@ def test_a_different_file_is_never_overwritten_silently(
     version.assert_at(root)
 
 
+@pytest.mark.parametrize("size", [6 * BLOCK, 7 * BLOCK])
+def test_a_refused_download_leaves_nothing_behind(store: Store, tmp_path: Path, size: int) -> None:
+    version = sample(
+        {"a": noise("a", 9 * BLOCK), "b": noise("b", 6 * BLOCK), "c": b"", "d/e": b"x"}
+    )
+    root = tmp_path / "out"
+    root.mkdir()
+    theirs = version.files["b"][: 5 * BLOCK] + noise("theirs", size - 5 * BLOCK)
+    (root / "b").write_bytes(theirs)
+    for _ in range(2):
+        with pytest.raises(DestinationConflictError, match="b exists"):
+            _get(version, store, root, adopt=True)
+        assert [path.name for path in root.rglob("*")] == ["b"]
+        assert store.versions() == []
+    _get(version, store, root, adopt=True, overwrite=True)
+    version.assert_at(root)
+
+
+def test_a_refused_download_keeps_what_was_fetched(store: Store, tmp_path: Path) -> None:
+    version = sample({"a": noise("a", 9 * BLOCK), "b": noise("b", 6 * BLOCK)})
+    root = tmp_path / "out"
+    with version.open(store, root) as download:
+        for index in range(3):
+            download.write_block(index, [version.block(index)])
+    (root / "b").write_bytes(noise("theirs", 6 * BLOCK))
+    with pytest.raises(DestinationConflictError, match="b exists"):
+        _get(version, store, root, adopt=True)
+    (root / "b").unlink()
+    with version.open(store, root) as download:
+        assert download.have.count() == 3
+        version.fetch(download)
+        download.finish()
+    version.assert_at(root)
+
+
 def test_a_file_that_appears_while_fetching_is_not_overwritten(
     store: Store, tmp_path: Path
 ) -> None:
