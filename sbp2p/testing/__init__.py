@@ -23,8 +23,10 @@ See docs/virtual-network.md.
 
 from __future__ import annotations
 
+from .hosts import PORT as PORT
+from .hosts import Host as Host
+from .hosts import VirtualTransport as VirtualTransport
 from .network import EPOCH as EPOCH
-from .network import PORT as PORT
 from .network import VirtualNetwork as VirtualNetwork
 from .node import VirtualNode as VirtualNode
 from .node import WireBytes as WireBytes

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .network import VirtualNetwork
     from .timeline import Timeline
 
+PORT: Final = 4801
+"""Where nodes listen."""
 _BACKLOG: Final = 128
 _FIRST_EPHEMERAL: Final = 32768
 _PORTS: Final = 65536

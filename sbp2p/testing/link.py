@@ -59,10 +59,10 @@ class VirtualStream:
             raise
 
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
-        """Send as much of the first buffer as there is room for."""
+        """Send as much as there is room for."""
         self._check_open()
         try:
-            return await self._link.pipes[self._side].write(buffers[0])
+            return await self._link.pipes[self._side].write(buffers)
         except trio.BrokenResourceError:
             self._check_open()
             raise
@@ -136,9 +136,9 @@ class Link:
 
     def abort(self, side: int) -> None:
         """Reset from one side."""
+        self._reset_from(side)
         for pipe in self.pipes:
             pipe.drop()
-        self._reset_from(side)
         self._break(side, "this side reset the connection")
 
     def close(self, side: int) -> None:
@@ -167,6 +167,7 @@ class Link:
             pipe.hold(is_cut)
         for side in (0, 1):
             if not is_cut and self._resets_held[side]:
+                self._resets_held[side] = False
                 self._reset_from(side)
 
     def _reset_from(self, side: int) -> None:
@@ -186,6 +187,8 @@ class Link:
             self._forget_if_over()
 
     def _forget_if_over(self) -> None:
-        if not self._over and all(pipe.is_over for pipe in self.pipes):
+        if self._over or any(self._resets_held):
+            return
+        if all(pipe.is_over for pipe in self.pipes):
             self._over = True
             self._network.forget(self)

@@ -25,7 +25,7 @@ from sbp2p.node.environment import Environment
 from sbp2p_keys.identity import PrivateKey
 from sbp2p_protocol.limits import KIB
 
-from .hosts import Host, VirtualTransport, tcp_address
+from .hosts import PORT, Host, VirtualTransport, tcp_address
 from .link import Link
 from .node import VirtualNode
 from .timeline import Timeline
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from .link import VirtualStream
 
-PORT: Final = 4801
-"""Where nodes listen."""
 EPOCH: Final = 1_767_225_600.0
 """The date at virtual time 0: 2026-01-01."""
 _TRACE_KEPT: Final = 1000
@@ -57,6 +55,8 @@ class VirtualNetwork:
         send_buffer_bytes: of each connection and direction.
         window_min_bytes: least that may be under way on a connection; a link with a large product
             of rate and delay gets twice that product.
+        resolution_s: events this close together may be carried out together, each up to this much
+            late: rates stay exact, and large networks take a fraction of the time.
         trace_to: told each line of the trace.
     """
 
@@ -69,11 +69,12 @@ class VirtualNetwork:
         latency_s: float | tuple[float, float] = (0.005, 0.05),
         send_buffer_bytes: int = 64 * KIB,
         window_min_bytes: int = 128 * KIB,
+        resolution_s: float = 0.0,
         trace_to: Callable[[str], object] | None = None,
     ) -> None:
         self.seed = seed
         self.folder = folder
-        self.timeline = Timeline()
+        self.timeline = Timeline(resolution_s)
         self.send_buffer_bytes = send_buffer_bytes
         self.rng = self.random("network")
         """For whatever a scenario draws."""
@@ -135,9 +136,8 @@ class VirtualNetwork:
         before = self.nodes.get(name)
         if before is not None and before.is_running:
             raise ValueError(f"node {name} is running")
-        host = self._hosts.get(name) or self._add_host(name, ip, reachable)
+        host = self._hosts.get(name) or self.add_host(name, reachable=reachable, ip=ip)
         host.uplink.bytes_per_s, host.downlink.bytes_per_s = up, down
-        self._by_ip[host.public_ip] = host
         host.is_up = True
         config = config or NodeConfig()
         calls = InlineCalls()
@@ -168,7 +168,8 @@ class VirtualNetwork:
         """Return the key that a node of this name has."""
         return PrivateKey.from_seed(hashlib.sha256(f"{self.seed}/key/{name}".encode()).digest())
 
-    def _add_host(self, name: str, ip: str | None, reachable: bool) -> Host:
+    def add_host(self, name: str, *, reachable: bool = True, ip: str | None = None) -> Host:
+        """Make a machine without a node; its lines are as fast as anybody wants."""
         rng = self.random(f"host/{name}")
         public_ip = ip or _public_ip(rng)
         while ip is None and public_ip in self._by_ip:
@@ -183,6 +184,7 @@ class VirtualNetwork:
             up=math.inf,
             down=math.inf,
         )
+        self._by_ip[public_ip] = host
         return host
 
     # -- trouble ----------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import trio
 
 from sbp2p.node.node import Node
 
+from .hosts import PORT, tcp_address
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -37,6 +39,7 @@ class VirtualNode(Node):
         self.lives = lives
         """How many nodes of this name there have been, this one included."""
         self._network = network
+        self._address = tcp_address(host.own_ip, PORT).with_peer(options["identity"].peer_id)
         self._scope = trio.CancelScope()
         self._leaving = trio.Event()
         self._ended = trio.Event()
@@ -58,8 +61,8 @@ class VirtualNode(Node):
 
     @property
     def address(self) -> str:
-        """Where others dial it, with its peer id."""
-        return self.addresses[0].text
+        """Where others dial it, with its peer id; also while it is gone."""
+        return self._address.text
 
     # -- its life ---------------------------------------------------------------------------------
 

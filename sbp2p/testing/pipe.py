@@ -23,7 +23,7 @@ import trio
 from .shaper import Flow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from trio.lowlevel import ParkingLot
 
@@ -64,6 +64,8 @@ class Pipe:
         self._downlink = downlink
         self._latency_s = latency_s
         self._send_buffer_bytes = send_buffer_bytes
+        self._write_from_bytes = max(1, send_buffer_bytes // 3)
+        """Room that a writer is woken for, as by Linux: a third of the buffer."""
         self._window_bytes = window_bytes
         self._on_progress = on_progress
         self._on_refused = on_refused
@@ -85,17 +87,21 @@ class Pipe:
 
     # -- the two ends ---------------------------------------------------------------------------
 
-    async def write(self, data: Bytes) -> int:
+    async def write(self, buffers: Sequence[Bytes]) -> int:
         """Wait for room in the send buffer, and return how many bytes went into it."""
-        await trio.lowlevel.checkpoint()
+        waited = False
         while True:
             if self._writer_error is not None or self._ended:
                 raise trio.BrokenResourceError(self._writer_error or "this side ended the stream")
             room = self._send_buffer_bytes - (self._written - self._sent)
-            if room > 0:
-                break
-            await self._writers.park()
-        taken = memoryview(bytes(memoryview(data)[:room]))
+            if room >= self._write_from_bytes:
+                if waited:
+                    break
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._writers.park()
+            waited = True
+        taken = memoryview(_front(buffers, room))
         self._data.append(taken)
         self._written += len(taken)
         self._uplink.wake(self._up)
@@ -103,15 +109,17 @@ class Pipe:
 
     async def read_into(self, buffer: memoryview) -> int:
         """Wait for bytes, and return how many went into `buffer`; 0 at the end."""
-        await trio.lowlevel.checkpoint()
+        waited = False
         while True:
             if self._reader_error is not None:
                 raise trio.BrokenResourceError(self._reader_error)
-            if self._delivered > self._read:
-                return self._take(buffer)
-            if self._is_over:
-                return 0
-            await self._readers.park()
+            if self._delivered > self._read or self._is_over:
+                if waited:
+                    return self._take(buffer)
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._readers.park()
+            waited = True
 
     def end(self) -> None:
         """End the stream behind what was written."""
@@ -188,7 +196,8 @@ class Pipe:
 
     def _sent_some(self, count: int) -> None:
         self._sent += count
-        self._writers.unpark_all()
+        if self._send_buffer_bytes - (self._written - self._sent) >= self._write_from_bytes:
+            self._writers.unpark_all()
         self._timeline.after(self._latency_s, self._arrived_some, count)
         self._send_end()
 
@@ -233,8 +242,22 @@ class Pipe:
                 self._data.popleft()
             else:
                 self._data[0] = first[len(piece) :]
+        if not taken:
+            return 0
         self._read += taken
         self._credits.append((self._timeline.now + self._latency_s, taken))
         if self._starved and len(self._credits) == 1:
             self._wake_at_credit()
         return taken
+
+
+def _front(buffers: Sequence[Bytes], count: int) -> bytes:
+    """Return a copy of the first `count` bytes, or of all if they are fewer."""
+    taken: list[Bytes] = []
+    for buffer in buffers:
+        if len(buffer) >= count:
+            taken.append(memoryview(buffer)[:count])
+            break
+        taken.append(buffer)
+        count -= len(buffer)
+    return b"".join(taken)

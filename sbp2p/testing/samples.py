@@ -11,6 +11,7 @@ from sbp2p_keys.identity import PrivateKey
 from sbp2p_protocol.limits import KIB
 from sbp2p_protocol.link import ManifestLink
 from sbp2p_protocol.manifest import Manifest, sign_manifest
+from sbp2p_protocol.multiaddr import parse_address
 from sbp2p_protocol.tree import TreeFile, TreeWalker, build_tree
 from sbp2p_protocol.unixfs import build_file
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from sbp2p_keys.signing import SignedDocument
     from sbp2p_protocol.blocktable import BlockTable
     from sbp2p_protocol.cid import Cid
+
+    from .node import VirtualNode
 
 _PUBLISHER = PrivateKey.from_seed(b"sbp2p.testing, samples: the key.")
 
@@ -43,9 +46,9 @@ class Sample:
         """Bytes of all files."""
         return sum(map(len, self.files.values()))
 
-    def link(self, *nodes: Node) -> str:
+    def link(self, *nodes: VirtualNode) -> str:
         """Return the link to it, with the addresses of nodes to ask."""
-        addresses = tuple(address for node in nodes for address in node.addresses)
+        addresses = tuple(parse_address(node.address) for node in nodes)
         return str(ManifestLink(self.manifest.cid, addresses))
 
     def give_to(self, node: Node) -> None:

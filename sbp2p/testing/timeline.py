@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 
 
 class Timeline:
-    """A queue of calls, each with its time in seconds on trio's clock."""
+    """A queue of calls, each with its time in seconds on trio's clock.
 
-    def __init__(self) -> None:
+    Args:
+        resolution_s: calls due within the same such span are carried out together at its end, each
+            as if at its own time. 0 for each on its own.
+    """
+
+    def __init__(self, resolution_s: float = 0.0) -> None:
+        self._resolution_s = resolution_s
         self._calls: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._number = 0
         self._running_at: float | None = None
@@ -52,10 +58,16 @@ class Timeline:
         """Carry calls out for ever."""
         while True:
             self._run_due()
-            self._asleep_until = self._calls[0][0] if self._calls else math.inf
+            self._asleep_until = self._wake_at(self._calls[0][0]) if self._calls else math.inf
             with trio.CancelScope(deadline=self._asleep_until):
                 await self._sleeper.park()
             self._asleep_until = -math.inf
+
+    def _wake_at(self, when: float) -> float:
+        if not self._resolution_s:
+            return when
+        # never before `when`, to which the product may be rounded down
+        return max(when, math.ceil(when / self._resolution_s) * self._resolution_s)
 
     def _run_due(self) -> None:
         calls, now = self._calls, trio.current_time()
