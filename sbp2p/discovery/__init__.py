@@ -4,6 +4,7 @@
 |---|---|
 | `discovery` | candidates from everywhere, dialled politely; who is kept connected |
 | `remembered` | peers that worked last time, on disk |
+| `lan` | peers on the same network, by multicast DNS |
 | `reach`, `autonat` | whether others can dial this node; dialling others back |
 """
 

@@ -39,6 +39,7 @@ from sbp2p_protocol.candidates import Candidate, CandidateBook, Origin
 from sbp2p_protocol.multiaddr import Address, BadAddressError, parse_address
 
 from .autonat import serve_autonat
+from .lan import Lan
 from .reach import ReachabilityWatch
 from .remembered import RememberedPeers
 
@@ -179,6 +180,8 @@ class Discovery:
             rng=rng,
         )
         self._reach = ReachabilityWatch(swarm, config, rng)
+        self.lan = Lan(swarm, config, rng, self.offer) if config.lan else None
+        """Who speaks by multicast, if this node does."""
         self._dials = 0
         self._wake = trio.Event()
         self._subscribers: list[trio.MemorySendChannel[Candidate]] = []
@@ -257,6 +260,8 @@ class Discovery:
         start(self._keep_alive)
         if self._memory is not None:
             start(self._write, self._memory)
+        if self.lan is not None:
+            start(self.lan.run)
         if self._config.autonat:
             serve_autonat(self._swarm, self._config)
             start(self._reach.run)

@@ -1,24 +1,31 @@
-"""Targets of how peers find each other: AutoNAT's messages."""
+"""Targets of how peers find each other: AutoNAT's messages, and DNS messages by multicast."""
 
 from __future__ import annotations
 
+import random
 from typing import Final
 
-from sbp2p_protocol.address_scope import host_of
+from sbp2p_protocol.address_scope import Scope, host_of, scope_of
 from sbp2p_protocol.autonat import DialBackPolicy, DialRequest, DialResponse, DialStatus
-from sbp2p_protocol.errors import RemoteProtocolError
+from sbp2p_protocol.dns_message import DnsMessage, PtrRecord, Question, TxtRecord
+from sbp2p_protocol.errors import LocalProtocolError, RemoteProtocolError
 from sbp2p_protocol.framing import LengthPrefixedReader
 from sbp2p_protocol.limits import (
     AUTONAT_ADDRESSES_MAX,
     AUTONAT_MESSAGE_MAX,
     DIAL_BACK_ADDRESSES_MAX,
+    MDNS_PACKET_MAX,
+    MDNS_PEERS_MAX,
+    MDNS_RECEIVED_MAX,
+    MDNS_RECORDS_MAX,
 )
+from sbp2p_protocol.mdns import SERVICE, SERVICES, MdnsMachine, advertised, instance_name
 from sbp2p_protocol.multiaddr import parse_address
 
 from .corpus import KEYS
 from .engine import Target
 from .expect import Refused, attempt, expect, expect_equal
-from .structure import protobuf
+from .structure import blind, protobuf
 
 _HERE: Final = parse_address("/ip4/192.0.2.1/tcp/4001")
 _ELSEWHERE: Final = parse_address("/ip6/2001:db8::1/tcp/4001")
@@ -60,7 +67,61 @@ def _seeds() -> list[bytes]:
     return [_unframed(message.encode()) for message in messages]
 
 
+# -- multicast DNS ---------------------------------------------------------------------------------
+
+
+def _dns(data: bytes) -> None:
+    message = attempt(RemoteProtocolError, DnsMessage.decode, data)
+    if isinstance(message, Refused):
+        return
+    entries = len(message.questions) + len(message.answers) + len(message.additional)
+    expect(entries <= MDNS_RECORDS_MAX, "many entries")
+    again = attempt(LocalProtocolError, message.encode)
+    if not isinstance(again, Refused) and len(again) <= MDNS_RECEIVED_MAX:
+        read = DnsMessage.decode(again)
+        expect_equal(read, message, "a message read back")
+    rng = random.Random(1)  # noqa: S311
+    machine = MdnsMachine(
+        KEYS[0].peer_id,
+        service=SERVICE,
+        instance=instance_name(rng),
+        query_s=300.0,
+        ttl_s=360.0,
+        rng=rng,
+        now=0.0,
+    )
+    found = machine.receive(message, 0.0)
+    expect(len(found) <= MDNS_PEERS_MAX, "many peers")
+    for peer in found:
+        expect(peer.peer_id != KEYS[0].peer_id, "this node itself")
+        expect(all(scope_of(each) is not Scope.HERE for each in peer.addresses), "loopback")
+        expect(all(each.is_dialable for each in peer.addresses), "undialable")
+    for answer in machine.handle_timer(0.2, advertised([_ELSEWHERE], KEYS[0].peer_id)):
+        expect(len(answer.encode()) <= MDNS_PACKET_MAX, "a large packet")
+
+
+def _dns_seeds() -> list[bytes]:
+    name = f"abc.{SERVICE}"
+    text = f"dnsaddr={_HERE.with_peer(KEYS[1].peer_id).text}".encode()
+    pointer, record = PtrRecord(SERVICE, name, 360), TxtRecord(name, (text, b"x"), 360)
+    return [
+        DnsMessage(False, (Question(SERVICE, 12),)).encode(),
+        DnsMessage(False, (Question(SERVICES, 255), Question(name, 16)), (pointer,)).encode(),
+        DnsMessage(True, (), (pointer,), (record,)).encode(),
+        DnsMessage(False, (Question(SERVICE, 12),)).encode()[:-4] + b"\0\x0c\x80\1",
+        bytes(5) + b"\2" + bytes(6) + b"\1a\0\0\x0c\0\1" + b"\1b\xc0\x0c\0\x0c\0\1",
+    ]
+
+
 TARGETS: Final = (
+    Target(
+        name="dns_message",
+        modules=("sbp2p_protocol.dns_message", "sbp2p_protocol.mdns"),
+        check=_dns,
+        seeds=_dns_seeds,
+        mutations=(blind,),
+        max_size=1024,
+    ),
     Target(
         name="autonat_message",
         modules=("sbp2p_protocol.autonat", "sbp2p_protocol.address_scope"),
