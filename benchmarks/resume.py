@@ -49,6 +49,7 @@ FIRST_WINDOW_S = 1.0
 """Guess of the time to the first block, before one was seen."""
 SETTLE_S = 2.5
 """Quiet seconds after which a seeder has told its last counters; it tells them each second."""
+PROGRESS_KILLS = 20
 RUN_TIMEOUT_S = 120.0
 STEPS = ("starting", "connecting", "metadata", "local", "network")
 """What a run does before its first block: `starting` up to its first event, then its phases."""
@@ -229,6 +230,8 @@ class Killer:
             while left:
                 if not self._attempt(seeder.link, left).completed:
                     left -= 1
+                    if left % PROGRESS_KILLS == 0:
+                        print(f"  {left} kills left", file=sys.stderr)
         ordeal.sent_bytes += seeder.sent
         if not self._fresh:
             with seeding(self._home, None) as seeder:
