@@ -46,18 +46,22 @@ class Adoption:
         targets = [
             target
             for target in self._parts.targets.values()
-            if target.suspect or target.state is TargetState.EXISTING
+            if target.suspect or target.state is TargetState.EXISTING or self._is_contested(target)
         ]
         self._total = sum(self._table.files[target.number].size for target in targets)
         self._total += sum(map(self._table.length, self._download.missing))
         for target in targets:
-            if target.suspect:
-                yield from self._recheck_part(target)
-            else:
+            if target.state is TargetState.EXISTING or self._is_contested(target):
                 yield from self._adopt_existing(target)
+            if target.suspect and target.state is TargetState.PART:
+                yield from self._recheck_part(target)
         yield from self._copy()
         self._download.commit()
         yield self._step()
+
+    def _is_contested(self, target: Target) -> bool:
+        """Whether a part file could never get its final name, and nobody has looked yet."""
+        return target.shadowed and not self._download.overwrite
 
     def _adopt_existing(self, target: Target) -> Iterator[AdoptStep]:
         check = FileCheck()

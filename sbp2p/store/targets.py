@@ -13,6 +13,7 @@ each file starts:
     gone          the inode at the final name  ours            IN_PLACE: finish was interrupted
     -             -                            indexed, same   IN_PLACE, its blocks are had
     -             -                            same size       EXISTING: adopted if it hashes right
+    there         any                          same size       as above, and adopted if right
     -             -                            anything else   conflict, unless overwriting
 
 Residual risk: after a kill the mtime of a part file is not known (our own last writes moved it), so
@@ -92,6 +93,8 @@ class Target:
     """The part file exists."""
     suspect: bool = False
     """The part file has bytes that nobody vouches for."""
+    shadowed: bool = False
+    """A file of the right size lies under the final name, beside the part file."""
     row: int = -1
     """In the index; -1 before there is one."""
     stamp: FileStamp | None = None
@@ -260,11 +263,11 @@ class TargetOpener:
                 raise conflict(target.final)
         if stat.S_ISDIR(final.st_mode):
             raise conflict(target.final, "a folder")
-        if stat.S_ISREG(final.st_mode) and final.st_size == file.size and not target.made:
-            target.state = TargetState.EXISTING
-        elif not self._overwrite and not (
-            stat.S_ISREG(final.st_mode) and final.st_size == file.size
-        ):
+        if stat.S_ISREG(final.st_mode) and final.st_size == file.size:
+            target.shadowed = target.made
+            if not target.made:
+                target.state = TargetState.EXISTING
+        elif not self._overwrite:
             raise conflict(target.final)
 
     def _count_blocks(self, db: sqlite3.Connection, target: Target) -> None:
