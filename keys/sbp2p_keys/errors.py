@@ -6,6 +6,8 @@ are one line and say what to do next.
 
 from __future__ import annotations
 
+from enum import Enum
+
 
 class KeysError(ValueError):
     """Root of everything this package raises about its input; never raised itself."""
@@ -58,6 +60,31 @@ class MissingSignaturesError(KeysError):
 
 class RevokedKeyError(KeysError):
     """A revoked key was to be trusted."""
+
+
+# -- membership -----------------------------------------------------------------------------------
+
+
+class BadMembershipError(KeysError):
+    """A signed document is no certificate or revocation list in its one encoding."""
+
+
+class NotAMemberError(KeysError):
+    """A certificate does not make this peer a member now; `problem` says why."""
+
+    def __init__(self, problem: MembershipProblem, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+class MembershipProblem(Enum):
+    """Why a certificate does not count."""
+
+    OTHER_SWARM = "other swarm"
+    OTHER_MEMBER = "other member"
+    NOT_YET = "not yet valid"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -117,6 +144,10 @@ class WrongPassphraseError(PassphraseError):
 
 class PassphraseUnusedError(PassphraseError):
     """A passphrase was given for a key file that is not encrypted: it protects nothing."""
+
+
+class BadSwarmFileError(FileError):
+    """The file does not describe a private swarm, or is a damaged one."""
 
 
 class BadTrustFileError(FileError):

@@ -60,3 +60,25 @@ TRUST_NAME_MAX: Final = 256
 
 TRUST_REASON_MAX: Final = 1024
 """UTF-8 bytes in the reason of a revocation: a sentence for people."""
+
+CERTIFICATE_MAX: Final = 2048
+"""Bytes in a membership certificate with its signature: 200 with Ed25519 keys, under 2 KiB with the
+longest RSA signature and key. A stranger can make a node read as much."""
+
+REVOKED_MEMBERS_MAX: Final = 10_000
+"""Members in a revocation list: 450 KB, which every member keeps and is sent at most once."""
+
+REVOCATIONS_MAX: Final = 1024 * 1024
+"""Bytes in a signed revocation list: the most members with the longest ids fit."""
+
+MEMBERSHIP_NUMBER_MAX: Final = 2**53 - 1
+"""Times, serials and list numbers: what JSON shows exactly."""
+
+SWARM_FILE_MAX: Final = 2 * 1024 * 1024
+"""Bytes in a swarm file: a revocation list in base64, a certificate and some addresses."""
+
+SWARM_FILE_PEERS_MAX: Final = 64
+"""Addresses of members in a swarm file."""
+
+SWARM_FILE_ADDRESS_MAX: Final = 512
+"""Characters in each of them; the layer above knows what an address is."""

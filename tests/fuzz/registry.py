@@ -12,6 +12,7 @@ from . import (
     targets_formats,
     targets_kad,
     targets_keys,
+    targets_membership,
     targets_naming,
     targets_noise,
     targets_tree,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _MODULES: Final = (
     targets_discovery,
     targets_keys,
+    targets_membership,
     targets_wire,
     targets_noise,
     targets_yamux,
