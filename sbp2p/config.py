@@ -127,9 +127,8 @@ class ExchangeConfig:
     """Peers served at the same time. Fewer when each would wait for a block for longer than
     `upload_turn_s`, but never fewer than four."""
     upload_turn_s: float = 4.0
-    parallel_uploads: int = 4
-    """Blocks on their way out at the same time: few, so that each is whole and of use soon; enough
-    that a peer whose own link is busy does not leave this one idle."""
+    parallel_uploads: int = 2
+    """Blocks on their way out at the same time, at least; more while that leaves the link idle."""
     choke_round_s: float = 10.0
     optimistic_unchoke_s: float = 30.0
     snub_s: float = 60.0
@@ -160,6 +159,8 @@ class LimitsConfig:
 class DiscoveryConfig:
     """Finding peers and being found. The command line sets `lan` and `wanted_connections`."""
 
+    enabled: bool = True
+    """Whether any of this is done. Without it a node has the peers that it is told of."""
     bootstrap: tuple[str, ...] = ()
     """Addresses, each ending in /p2p/<peer-id>, of peers to be connected to from the start."""
     remember: bool = True
@@ -194,6 +195,22 @@ class DiscoveryConfig:
     short_lived_s: float = 30.0
     """A connection that ended before counts as a failure, or who turns this node away at once would
     be dialled at once again."""
+    lan_wait_s: float = 2.5
+    """How long a fetch that has found nothing waits for the first answers by multicast: two
+    questions, a second apart, and their answers."""
+    dht_wait_s: float = 10.0
+    """How long a fetch waits for the DHT to have any server in its table."""
+    search_again_s: float = 60.0
+    """Between two searches for more peers while a fetch runs."""
+    search_in_need_s: float = 4.0
+    """The same while no peer is left; under the exchange's `patience_s`, after which it gives up.
+    """
+    remembered_sources_max: int = 8
+    """Remembered peers that a fetch asks; most of them have nothing to do with it."""
+    providers_max: int = 20
+    """Providers that a fetch takes of one lookup in the DHT."""
+    announce_wait_s: float = 5.0
+    """How long changes are collected before they are announced."""
     autonat: bool = True
     """Whether peers are asked to dial this node back, and are dialled back."""
     autonat_answers_min: int = 4
@@ -220,6 +237,11 @@ class DiscoveryConfig:
 class DhtConfig:
     """The DHT."""
 
+    enabled: bool = True
+    """Whether this node takes part. It speaks only to peers that the user or other peers named, so
+    without any of them nothing is sent."""
+    network: str = "/sbp2p"
+    """Which DHT: nodes of different networks never meet. `/ipfs` is the public one."""
     mode: Literal["auto", "server", "client"] = "auto"
     """Whether this node answers others. auto: once it seems that others can reach it."""
     request_timeout_s: float = 10.0
