@@ -25,17 +25,16 @@ import trio
 
 from sbp2p.config import NodeConfig
 from sbp2p.errors import ConfigError
-from sbp2p.exchange import Exchange
-from sbp2p.perf import measure_bandwidth, serve_perf
-from sbp2p.ping import ping, serve_ping
-from sbp2p.store import Store
-from sbp2p.swarm import Gate, Swarm, open_swarm
+from sbp2p.perf import measure_bandwidth
+from sbp2p.ping import ping
+from sbp2p.swarm import Gate
 from sbp2p_keys.identity import PeerId, PrivateKey
 from sbp2p_protocol.multiaddr import BadAddressError, parse_address
 
 from . import fetching, local, publishing
 from .environment import Environment
 from .home import Home
+from .parts import open_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,14 +43,19 @@ if TYPE_CHECKING:
 
     from sbp2p.calls import Calls
     from sbp2p.connection import Connection
+    from sbp2p.dht import Dht
+    from sbp2p.discovery import Discovery
+    from sbp2p.exchange import Exchange
     from sbp2p.observe import SwarmStatistics
     from sbp2p.perf import PerfResult
-    from sbp2p.store import RemovedVersion
+    from sbp2p.store import RemovedVersion, Store
+    from sbp2p.swarm import Swarm
     from sbp2p_protocol.cid import Cid
     from sbp2p_protocol.link import Link
     from sbp2p_protocol.manifest import MetaValue
     from sbp2p_protocol.multiaddr import Address
 
+    from .parts import Parts
     from .publishing import PublishResult
     from .trusting import TrustCallback
     from .values import Damage, Description, FetchResult, Progress, Version
@@ -59,12 +63,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The parts of a node while it is open."""
+    """A node while it is open."""
 
     signer: PrivateKey
-    store: Store
-    swarm: Swarm
-    exchange: Exchange
+    parts: Parts
     stack: AsyncExitStack
 
 
@@ -113,24 +115,18 @@ class Node:
         async with AsyncExitStack() as stack:
             stack.callback(self._leave)
             signer, identity = await self._calls.run_to_end(self._open_identity, stack)
-            store = stack.enter_context(Store.open(self._home.path, self._config.store))
-            opened = open_swarm(
-                identity, self._config, gate=self._gate, transports=self._environment.transports
-            )
-            swarm = await stack.enter_async_context(opened)
-            serve_ping(swarm)
-            if self._config.serve_perf:
-                serve_perf(swarm)
-            exchange = Exchange(
-                swarm,
-                store,
-                self._config,
-                threads=self._environment.exchange_calls,
-                rng=self._environment.rng,
+            parts = await open_parts(
+                stack,
+                identity,
+                home=self._home.path,
+                remembers=not self.ephemeral,
+                config=self._config,
+                gate=self._gate,
+                environment=self._environment,
             )
             for address in self._listen:
-                await swarm.listen(address)
-            self._running = _Running(signer, store, swarm, exchange, stack.pop_all())
+                await parts.swarm.listen(address)
+            self._running = _Running(signer, parts, stack.pop_all())
         return self
 
     async def __aexit__(
@@ -180,17 +176,27 @@ class Node:
     @property
     def store(self) -> Store:
         """What is on disk."""
-        return self._open.store
+        return self._open.parts.store
 
     @property
     def swarm(self) -> Swarm:
         """Who is connected."""
-        return self._open.swarm
+        return self._open.parts.swarm
 
     @property
     def exchange(self) -> Exchange:
         """What is fetched and served."""
-        return self._open.exchange
+        return self._open.parts.exchange
+
+    @property
+    def discovery(self) -> Discovery:
+        """Who else is known."""
+        return self._open.parts.discovery
+
+    @property
+    def dht(self) -> Dht | None:
+        """This node's part in the DHT; None if it takes none."""
+        return self._open.parts.dht
 
     # -- this node ----------------------------------------------------------------------------
 
@@ -202,7 +208,7 @@ class Node:
     @property
     def peer_id(self) -> PeerId:
         """Who this node is to its peers."""
-        return self._opened.swarm.peer_id
+        return self._opened.parts.swarm.peer_id
 
     @property
     def publisher(self) -> PeerId:
@@ -212,11 +218,11 @@ class Node:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """Where peers can dial this node, each ending in its peer id."""
-        return self._opened.swarm.addresses
+        return self._opened.parts.swarm.addresses
 
     def statistics(self) -> SwarmStatistics:
         """Return the counters of all connections at this moment."""
-        return self._opened.swarm.statistics()
+        return self._opened.parts.swarm.statistics()
 
     # -- publishing -------------------------------------------------------------------------------
 

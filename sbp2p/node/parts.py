@@ -1,0 +1,136 @@
+"""The parts of a node, opened in the order in which they build on each other.
+
+    store -> swarm -> exchange -> discovery -> DHT
+
+Theory of operation: each is an `async with` of its own on one stack, so they end in the opposite
+order, and nothing of one runs on when those below are gone. Only the process that runs as the
+home's identity keeps what its DHT and its discovery learn: another one beside it is a guest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sbp2p.dht import DhtRecords, open_dht
+from sbp2p.dht.records import DATABASE_NAME
+from sbp2p.discovery import Reachability, open_discovery
+from sbp2p.exchange import Exchange
+from sbp2p.perf import serve_perf
+from sbp2p.ping import serve_ping
+from sbp2p.store import Store
+from sbp2p.swarm import open_swarm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AsyncExitStack
+    from pathlib import Path
+
+    from sbp2p.config import NodeConfig
+    from sbp2p.dht import Dht
+    from sbp2p.discovery import Discovery
+    from sbp2p.swarm import Gate, Swarm
+    from sbp2p_keys.identity import PrivateKey
+
+    from .environment import Environment
+
+_REACHABLE: Final = {
+    Reachability.REACHABLE: True,
+    Reachability.UNREACHABLE: False,
+    Reachability.UNKNOWN: None,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a node is made of while it is open."""
+
+    store: Store
+    swarm: Swarm
+    exchange: Exchange
+    discovery: Discovery
+    dht: Dht | None
+    """None when the configuration turns it off."""
+
+
+async def open_parts(
+    stack: AsyncExitStack,
+    identity: PrivateKey,
+    *,
+    home: Path,
+    remembers: bool,
+    config: NodeConfig,
+    gate: Gate,
+    environment: Environment,
+) -> Parts:
+    """Open every part on `stack`.
+
+    Args:
+        stack: what ends them.
+        identity: who the node is to its peers.
+        home: the folder of the store and of what is remembered.
+        remembers: whether this process may write down whom it met; see the module.
+        config: knobs.
+        gate: who may connect.
+        environment: the world around the node.
+
+    Raises:
+        StoreError: the store cannot be opened.
+        ConfigError: a bootstrap address cannot be one.
+    """
+    store = stack.enter_context(Store.open(home, config.store))
+    swarm = await stack.enter_async_context(
+        open_swarm(identity, config, gate=gate, transports=environment.transports)
+    )
+    serve_ping(swarm)
+    if config.serve_perf:
+        serve_perf(swarm)
+    exchange = Exchange(
+        swarm, store, config, threads=environment.exchange_calls, rng=environment.rng
+    )
+    memory = home if remembers else None
+    discovery = await stack.enter_async_context(
+        open_discovery(
+            swarm,
+            config.discovery,
+            home=memory,
+            calls=environment.calls,
+            rng=environment.rng,
+            wall_clock=environment.wall_clock,
+        )
+    )
+    dht = None
+    if config.dht.enabled:
+        dht = await _open_dht(stack, swarm, memory, config, environment)
+        discovery.on_reachability(_teller(dht))
+    return Parts(store=store, swarm=swarm, exchange=exchange, discovery=discovery, dht=dht)
+
+
+async def _open_dht(
+    stack: AsyncExitStack,
+    swarm: Swarm,
+    memory: Path | None,
+    config: NodeConfig,
+    environment: Environment,
+) -> Dht:
+    records = await environment.calls.run_to_end(
+        DhtRecords.open,
+        None if memory is None else memory / DATABASE_NAME,
+        environment.wall_clock(),
+    )
+    stack.callback(records.close)
+    return await stack.enter_async_context(
+        open_dht(
+            swarm,
+            records,
+            config.dht,
+            name=config.dht.network,
+            rng=environment.rng,
+            wall_clock=environment.wall_clock,
+            calls=environment.calls,
+        )
+    )
+
+
+def _teller(dht: Dht) -> Callable[[Reachability], None]:
+    return lambda reachability: dht.set_reachable(_REACHABLE[reachability])
