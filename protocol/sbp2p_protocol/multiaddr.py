@@ -1,10 +1,11 @@
 """Where a peer can be dialled: multiaddrs, strictly read.
 
-Theory of operation. The `multiaddr` package knows the protocol table and each protocol's text and
-binary form, but it reads leniently: it takes truncated values, doubled slashes, `/tcp/8_0` and the
-empty string, and its errors come from several trees. An `Address` is only made once both forms
-agree: the binary form is cut into components here and checked against what the text form gives
-back, so there is exactly one `Address` for each place, and equal places compare equal.
+Theory of operation. The usual address, IP, port and peer id, is read by `usual_address`. For the
+rest, the `multiaddr` package knows the protocol table and each protocol's text and binary form, but
+it reads leniently: it takes truncated values, doubled slashes, `/tcp/8_0` and the empty string, and
+its errors come from several trees. An `Address` is only made once both forms agree: the binary form
+is cut into components here and checked against what the text form gives back, so there is exactly
+one `Address` for each place, and equal places compare equal.
 
     text form     /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW...
     binary form   varint code, then the value: of fixed size, or behind a varint length
@@ -32,6 +33,7 @@ from sbp2p_keys.multi import decode_uvarint
 
 from .errors import LocalProtocolError, RemoteProtocolError
 from .limits import ADDRESS_MAX
+from .usual_address import Component, decode_usual, encode_usual
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +44,6 @@ _FREE_FORM: Final = ("ip6", "certhash", "http-path")
 
 _UNREADABLE: Final = (MultiaddrError, ValueError, LookupError, TypeError, EOFError)
 """What the package raises on bad input, depending on how far it gets."""
-
-Component = tuple[str, str | None]
 
 
 class BadAddressError(LocalProtocolError, ValueError):
@@ -150,7 +150,10 @@ def address_from_bytes(data: bytes) -> Address:
     """
     if not 0 < len(data) <= ADDRESS_MAX:
         raise RemoteProtocolError(f"multiaddr of {len(data)} bytes")
+    usual = decode_usual(data)
     try:
+        if usual is not None:
+            return _checked_size(data, usual)
         _check_structure(data)
         address = _from_components(_split_text(str(Multiaddr(data))))
     except (*_UNREADABLE, BadAddressError):
@@ -161,6 +164,9 @@ def address_from_bytes(data: bytes) -> Address:
 
 
 def _from_components(components: Sequence[Component]) -> Address:
+    usual = encode_usual(components)
+    if components and usual is not None:
+        return _checked_size(usual[0], usual[1])
     text = _join(components)
     try:
         data = Multiaddr(text).to_bytes()
@@ -174,6 +180,13 @@ def _from_components(components: Sequence[Component]) -> Address:
     if not components or not same or size > ADDRESS_MAX or not printed.isprintable():
         raise BadAddressError(f"not a multiaddr: {_shown(text)}")
     return Address(data, printed, tuple(result))
+
+
+def _checked_size(data: bytes, components: Sequence[Component]) -> Address:
+    printed = _join(components)
+    if max(len(data), len(printed)) > ADDRESS_MAX:
+        raise BadAddressError(f"not a multiaddr: {_shown(printed)}")
+    return Address(data, printed, tuple(components))
 
 
 def _split_text(text: str) -> list[Component]:

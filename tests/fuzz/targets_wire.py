@@ -346,14 +346,14 @@ TARGETS: Final = (
     ),
     Target(
         name="multiaddr",
-        modules=("sbp2p_protocol.multiaddr",),
+        modules=("sbp2p_protocol.multiaddr", "sbp2p_protocol.usual_address"),
         check=_multiaddr,
         seeds=lambda: [parse_address(text).to_bytes() for text in ADDRESSES],
         max_size=1100,
     ),
     Target(
         name="multiaddr_text",
-        modules=("sbp2p_protocol.multiaddr",),
+        modules=("sbp2p_protocol.multiaddr", "sbp2p_protocol.usual_address"),
         check=_multiaddr_text,
         seeds=lambda: [text.encode() for text in ADDRESSES],
         tokens=_ADDRESS_TOKENS,
