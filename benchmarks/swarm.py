@@ -38,9 +38,10 @@ FULL_MIB = 256
 QUICK_MIB = 16
 RATE = 40
 """Mbit/s up and down of every node where links are equal, and of the seeder everywhere."""
-UNEQUAL = (20, 40, 200)
-"""Mbit/s of the thirds of the leechers: 1 : 2 : 10. Their sum is 0.7 Gbit/s for eight, a tenth of
-what two cores carry over loopback, encryption and hashes included."""
+UNEQUAL = (0.5, 1, 5)
+"""Rates of the thirds of the leechers over the seeder's, where links are not equal: 1 : 2 : 10. At 40
+Mbit/s the links of eight sum up to 0.6 Gbit/s, a tenth of what two cores carry over loopback,
+encryption and hashes included."""
 LIMITS = {"8": 1.10, "16": 1.15, "unequal": 1.25}
 """Targets of the last one's time over the fluid limit."""
 MBIT = 1_000_000
@@ -56,7 +57,7 @@ class Scenario:
     rates: tuple[int, ...]
     """Mbit/s of each leecher, up and down."""
     kill: int = 0
-    seeder: int = RATE
+    seeder: int
 
     def limit_s(self, size: int) -> float:
         """Return the fluid limit for a file of `size` bytes."""
@@ -72,13 +73,16 @@ class Scenario:
         return tuple(len(self.rates) * (2 * at + 1) // (2 * self.kill) for at in range(self.kill))
 
 
-def scenarios(count: int, sizes: Sequence[int]) -> dict[str, Scenario]:
-    """Return the scenarios: equal links at each size; unequal links and churn at `count`."""
-    found = {str(size): Scenario(name=str(size), rates=(RATE,) * size) for size in sizes}
-    thirds = tuple(UNEQUAL[number * len(UNEQUAL) // count] for number in range(count))
-    found["unequal"] = Scenario(name="unequal", rates=thirds)
-    found["churn"] = Scenario(name="churn", rates=(RATE,) * count, kill=-(-count // 5))
-    return found
+def scenarios(count: int, sizes: Sequence[int], rate: int = RATE) -> dict[str, Scenario]:
+    """Return the scenarios: equal links at each size; unequal links and churn at `count`.
+
+    `rate` is in Mbit/s.
+    """
+    thirds = tuple(round(rate * UNEQUAL[at * len(UNEQUAL) // count]) for at in range(count))
+    found = [Scenario(name=str(size), rates=(rate,) * size, seeder=rate) for size in sizes]
+    found.append(Scenario(name="unequal", rates=thirds, seeder=rate))
+    found.append(Scenario(name="churn", rates=(rate,) * count, seeder=rate, kill=-(-count // 5)))
+    return {each.name: each for each in found}
 
 
 TEAMS: dict[str, Callable[[Path, Path], Team]] = {
@@ -215,6 +219,7 @@ def _arguments() -> argparse.Namespace:
     made = parser(__doc__ or "")
     made.add_argument("--repeats", dest="rounds", type=int, help="the same as --rounds; default 1")
     made.add_argument("--mib", type=int, help=f"size of the file; default {FULL_MIB}")
+    made.add_argument("--rate", type=int, default=RATE, help=f"Mbit/s of a link; default {RATE}")
     made.add_argument("--sizes", type=int, nargs="+", metavar="N", help="leechers on equal links")
     made.add_argument("--only", nargs="+", metavar="NAME", help="scenarios: a size, unequal, churn")
     made.add_argument("--teams", nargs="+", choices=list(TEAMS), help="default: all that count")
@@ -229,7 +234,7 @@ def main() -> int:
         print(f"skipped: {reason}")
         return 0
     sizes = args.sizes or ([QUICK_SIZE] if args.quick else FULL_SIZES)
-    chosen = scenarios(min(sizes), sizes)
+    chosen = scenarios(min(sizes), sizes, args.rate)
     unknown = set(args.only or ()) - set(chosen)
     if unknown:
         raise SystemExit(f"no such scenario: {', '.join(unknown)}; there are {', '.join(chosen)}")
