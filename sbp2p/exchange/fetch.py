@@ -12,8 +12,9 @@ Peers are connected to from the start and may join and leave at any time. From C
 peers are told what is here, so two nodes that fetch the same version help each other.
 
 When nothing may come any more (see `BlockScheduler.hope`) for `patience_s`, or at once when every
-peer was blamed, the fetch gives up and says how many blocks are missing. Everything committed
-stays; so it is after a cancellation, which takes a second at most.
+peer was blamed or has shown that it lacks what is left, the fetch gives up and says how many blocks
+are missing. Everything committed stays; so it is after a cancellation, which takes a second at
+most.
 """
 
 from __future__ import annotations
@@ -260,8 +261,10 @@ class Fetch:
         if scheduler.hope or now - self._last_tick > ABSENT_S:
             self._last_hope = now
             return
+        sources = peers.sources
+        over = sources.exhausted or (sources.all_here and scheduler.nobody_will)
         if now - self._last_hope < self._config.exchange.patience_s and (
-            peers.more_may_come or not peers.sources.exhausted
+            peers.more_may_come or not over
         ):
             return
         missing = f"{scheduler.picker.missing_count} of {self._blocks_total} blocks are missing"

@@ -18,7 +18,7 @@ gained since: at once if they follow the root here and lack the block, otherwise
 request or within half a second. So this node need not tell them as their follower.
 
 `hope` says whether anything may still come: a block is on its way, being verified, or can be asked
-of a peer that answers.
+of a peer that answers. `nobody_will` says that there is nothing to wait for, either.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from sbp2p_protocol.exchange_events import (
 from sbp2p_protocol.exchange_messages import RejectReason
 from sbp2p_protocol.picker import Picker
 
+from .lost import LostBlocks
 from .signal import Signal
 from .source import Source
 from .writer import ReceivedBlock
@@ -61,9 +62,11 @@ if TYPE_CHECKING:
 _PAUSE_S: Final = 0.1
 """Pause after a busy peer's first reject; doubles with each further one."""
 _PAUSE_MAX_S: Final = 10.0
-_LIES_MAX: Final = 64
+_LIES_MAX: Final = 1024
 """Blocks a peer may have said it had and not have. A file that changed under an honest seed loses
 it some blocks; one that lost this many is of little use and is let go, not banned."""
+_LIES_PER_BLOCK: Final = 16
+"""How many more it may lack for each block that it had: of ten files it may have lost nine."""
 _DUPLICATES_MAX: Final = 4
 """Blocks one peer owes up to which it is given duplicates: enough to hide the round trip."""
 _GOT_DELAY_S: Final = 0.5
@@ -105,6 +108,7 @@ class BlockScheduler:
         self._ban_score = ban_score
         self._on_verified = on_verified
         self._writing: set[int] = set()
+        self._lost: LostBlocks[PeerId] = LostBlocks(len(table))
         self._news = Signal()
         if not missing.any():
             self.done.set()
@@ -135,13 +139,17 @@ class BlockScheduler:
             case BlockArrived():
                 return self._arrived(session, event)
             case BitsArrived(_, start, bits):
-                self.picker.bits_gained(peer, start, bits)
+                self.picker.bits_gained(peer, start, self._lost.without(peer, start, bits))
                 self._settle(session)
             case BlocksGained(_, indices):
                 for index in indices:
+                    self._lost.regained(peer, index)
                     self.picker.block_gained(peer, index)
             case EverythingGained():
-                self.picker.everything_gained(peer)
+                if peer in self._lost:
+                    self.picker.bits_gained(peer, 0, self._lost.everything_but(peer))
+                else:
+                    self.picker.everything_gained(peer)
                 self._settle(session)
             case Rejected():
                 self._rejected(session, event)
@@ -314,6 +322,15 @@ class BlockScheduler:
             for session in self._sessions.values()
         )
 
+    @property
+    def nobody_will(self) -> bool:
+        """Whether every peer here has shown that it lacks what is left, so waiting is of no use."""
+        missing = self.picker.missing_bits()
+        return all(
+            session.usable and self._lost.covers(session.peer_id, missing)
+            for session in self._sessions.values()
+        )
+
     # -- answers --------------------------------------------------------------------------------
 
     def _arrived(self, session: PeerSession, event: BlockArrived) -> ReceivedBlock | None:
@@ -358,11 +375,12 @@ class BlockScheduler:
     def _rejected(self, session: PeerSession, event: Rejected) -> None:
         session.tally.blocks_rejected += len(event.digests)
         if event.reason in (RejectReason.NOT_HAVE, RejectReason.CHANGED, RejectReason.REFUSED):
-            for digest in event.digests:
-                self.picker.block_lost(session.peer_id, self._index(digest))
+            for index in map(self._index, event.digests):
+                self._lost.note(session.peer_id, index)
+                self.picker.block_lost(session.peer_id, index)
             if event.reason is not RejectReason.REFUSED:  # its user's will, and no lie
                 session.lies += len(event.digests)
-            if session.lies > _LIES_MAX:
+            if session.lies > _LIES_MAX + _LIES_PER_BLOCK * session.tally.blocks_verified:
                 session.leave(f"it did not have {session.lies} blocks that it said it had")
         elif event.reason is RejectReason.CANCELLED or session.client.choked:
             pass  # it was asked to, or it will say when it serves us again

@@ -406,6 +406,8 @@ class ServingSession:
             if isinstance(outcome, RejectReason):
                 self.server.reject(read.wanted.digest, outcome)
                 self.statistics.blocks_rejected += 1
+                if outcome in (RejectReason.NOT_HAVE, RejectReason.CHANGED):
+                    self._note_shown(read)  # lost here: nothing to hold back for it
                 return
             header = self.server.block_header(read.wanted.digest, outcome)
             start = HEADROOM - len(header)
@@ -418,13 +420,17 @@ class ServingSession:
             self.statistics.bytes_sent += outcome
             self.statistics.blocks_sent += 1
             self._uploads.sent(outcome)
-            if read.wanted.cid is None:
-                contended = self._uploads.contended
-                for following in self._following.values():
-                    following.sent(read.wanted.digest, contended=contended)
+            self._note_shown(read)
         finally:
             self._buffers.give(buffer)
             self._work.fire()
+
+    def _note_shown(self, read: ReadBlock) -> None:
+        """Have super-seeding go on: a block that was asked for is answered."""
+        if read.wanted.cid is None:
+            contended = self._uploads.contended
+            for following in self._following.values():
+                following.sent(read.wanted.digest, contended=contended)
 
     async def _send_bytes(self, data: memoryview) -> None:
         """Send bytes as fast as the limits allow; unlimited, in one go."""

@@ -129,6 +129,11 @@ class Sources:
         """Whether every source was blamed, or there was none: nobody is left to try again."""
         return self._known == self._blamed
 
+    @property
+    def all_here(self) -> bool:
+        """Whether every source that was not blamed is connected just now."""
+        return len(self.sessions) == len(self._known - self._blamed)
+
     def usable(self) -> list[PeerSession]:
         """Return the sessions that can be expected to answer now."""
         return [session for session in self.sessions.values() if session.usable]

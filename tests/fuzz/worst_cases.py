@@ -105,7 +105,7 @@ def _walk(root: Cid, nodes: dict[Cid, bytes]) -> object:
 
 def exchange_of_messages_to_be_ignored() -> Case:
     """A slice of a read full of messages of an unknown odd kind, three bytes each."""
-    data = encode_length_prefixed(b"\x81\x01") * (MIB // 3)
+    data = encode_length_prefixed(b"\x81\x17") * (MIB // 3)
 
     def run() -> None:
         server = ExchangeServer(max_outstanding_bytes=64 * MIB)

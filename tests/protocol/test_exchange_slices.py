@@ -57,8 +57,8 @@ def digest(number: int) -> bytes:
 
 
 HELLO = frame(Hello(1, (), 64 * MIB, EXCHANGE_QUEUE_MAX))
-UNKNOWN = encode_length_prefixed(b"\x81\x01")
-LONG_UNKNOWN = encode_length_prefixed(b"\x82\x01\x59\xff\x00" + bytes(0xFF00))
+UNKNOWN = encode_length_prefixed(b"\x81\x17")
+LONG_UNKNOWN = encode_length_prefixed(b"\x82\x17\x59\xff\x00" + bytes(0xFF00))
 
 # what a server may send to a client that follows subscription 1 and asked for blocks 0 to 9
 FROM_SERVER = {

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from sbp2p.config import SwarmConfig
-from sbp2p.errors import PeerMisbehavedError, PeerUnreachableError
+from sbp2p.errors import NotFoundError, PeerMisbehavedError, PeerUnreachableError
 from sbp2p.exchange import Source
 from sbp2p.exchange.reading import BlockBuffers
 from sbp2p.swarm import VIOLATION_POINTS, Gate
@@ -117,17 +117,54 @@ async def test_lying_bitmap_costs_a_reject(tmp_path: Path, autojump_clock: MockC
 
 
 async def test_peer_with_nothing_it_says_is_let_go(
-    tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sbp2p.exchange.scheduler._LIES_MAX", 64)
     version = small_version(100)
     liar = BadSeed(version, lacks=frozenset(range(100)))
     async with open_lab(tmp_path) as lab:
         _, source = await lab.serve(liar.handle)
-        leech = await lab.node(patience_s=5.0)
-        with pytest.raises(
-            PeerUnreachableError, match=r"100 of 100.*did not have 65 blocks that it said it had"
-        ):
+        leech = await lab.node(patience_s=60.0)
+        with pytest.raises(NotFoundError, match=r"100 of 100.*none of 1 connected"):
             await leech.get(version, source)
+        assert liar.streams == 2
+        assert len(liar.requested) == 100  # it is not asked again for what it lacked
+        assert trio.current_time() < 3
+
+
+@pytest.mark.parametrize("blocks", [30, 300])
+@pytest.mark.parametrize("lost", [(0, 1, 2), (1,)])
+async def test_files_that_a_seed_lost_are_not_waited_for(
+    tmp_path: Path, autojump_clock: MockClock, blocks: int, lost: tuple[int, ...]
+) -> None:
+    size = blocks // 3 * BLOCK
+    version = make_version({f"f{number}": noise(f"f{number}", size) for number in range(3)})
+    async with open_lab(tmp_path) as lab:
+        seed, leech = await lab.node(), await lab.node()
+        await seed.publish(version)
+        for number in lost:
+            (seed.home / "published-1" / f"f{number}").unlink()
+        missing = len(lost) * blocks // 3
+        began = trio.current_time()
+        with pytest.raises(NotFoundError, match=f"{missing} of {blocks} blocks are missing"):
+            await leech.get(version, seed)
+        assert trio.current_time() - began < 1
+
+
+async def test_what_one_seed_lost_another_may_still_gain(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    version = small_version(30)
+    liar = BadSeed(version, lacks=frozenset({3, 4}))
+    async with open_lab(tmp_path) as lab:
+        _, source = await lab.serve(liar.handle)
+        late, leech = await lab.node(), await lab.node()
+        late.have(version, [0, 1])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leech.get, version, source, late)
+            await trio.sleep(5)
+            await late.publish(version)
+        version.assert_at(leech.out)
 
 
 async def test_silent_peer_loses_its_requests(tmp_path: Path, autojump_clock: MockClock) -> None:

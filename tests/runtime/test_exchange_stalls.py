@@ -39,7 +39,7 @@ def frame(message: Message) -> bytes:
     return encode_length_prefixed(encode_message(message))
 
 
-UNKNOWN = encode_length_prefixed(b"\x81\x01")
+UNKNOWN = encode_length_prefixed(b"\x81\x17")
 FRAMES = 40 * EXCHANGE_SLICE_FRAMES
 
 
