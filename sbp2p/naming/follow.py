@@ -5,7 +5,7 @@ anything run: two loops beside each other, of which the first to hear of a highe
 
     asks        connected peers, and those of the link, every `follow_ask_s`: in a swarm a new
                 version is known within seconds
-    looks up    the publisher's pointer, when its TTL has passed
+    looks up    the publisher's pointer, when its TTL has passed; sooner while it is not heard of
 
 Waits are spread by chance. What is refused or fails is waited out, and told to `trouble`; numbers
 only grow, also across restarts (pointers.py).
@@ -15,6 +15,7 @@ Error cases: StoreError; nothing else ends it. A cancellation leaves everything 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Self
 
 import trio
@@ -66,8 +67,10 @@ class Following:
         self._config = config
         self._rng = rng
         self._trouble = trouble
-        self._lookup_at = 0.0
+        self._lookup_at = -math.inf
         """When the pointer is to be looked up again."""
+        self._unheard = 0
+        """Lookups in a row that did not hear of it."""
 
     def __aiter__(self) -> Self:
         return self
@@ -91,15 +94,23 @@ class Following:
     async def _keep_looking(self, found: list[ResolvedName], done: trio.CancelScope) -> None:
         while True:
             await trio.sleep_until(self._lookup_at)
-            ttl_s = await self._try(found, done, lookup=True)
-            config = self._config
-            wait = min(max(ttl_s, config.follow_lookup_min_s), config.follow_lookup_max_s)
-            self._lookup_at = trio.current_time() + self._about(wait)
+            resolved = await self._try(found, done, lookup=True)
+            self._lookup_at = trio.current_time() + self._about(self._wait_after(resolved))
+
+    def _wait_after(self, resolved: ResolvedName | None) -> float:
+        """Return when to look the pointer up again: soon at first, if it was not heard of."""
+        config = self._config
+        if resolved is None or resolved.age_s != 0:
+            self._unheard += 1
+            soon = config.follow_ask_s * 2.0 ** min(self._unheard, 16)
+            return min(soon, config.follow_lookup_min_s)
+        self._unheard = 0
+        return min(max(resolved.ttl_s, config.follow_lookup_min_s), config.follow_lookup_max_s)
 
     async def _try(
         self, found: list[ResolvedName], done: trio.CancelScope, *, lookup: bool
-    ) -> float:
-        """Resolve once; return for how long the pointer is good."""
+    ) -> ResolvedName | None:
+        """Resolve once; return what came of it, if anything."""
         link = self._link
         try:
             resolved = await self._resolver.resolve(
@@ -110,11 +121,11 @@ class Following:
         except Sbp2pError as error:
             if self._trouble is not None:
                 self._trouble(error)
-            return 0.0
+            return None
         if resolved.version > self.version:
             found.append(resolved)
             done.cancel()
-        return resolved.ttl_s
+        return resolved
 
     def _about(self, seconds: float) -> float:
         return seconds * self._rng.uniform(1 - self._config.jitter, 1 + self._config.jitter)
