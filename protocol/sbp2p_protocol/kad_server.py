@@ -243,11 +243,16 @@ def visible_to(requester: Address | None, addresses: Iterable[Address]) -> tuple
 
     Of link-local ones nobody can be told. Who was seen nowhere is told public ones only.
     """
-    least = _BREADTH[Scope.PUBLIC if requester is None else scope_of(requester)]
+    return visible_from(Scope.PUBLIC if requester is None else scope_of(requester), addresses)
+
+
+def visible_from(scope: Scope, addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """Return those addresses that somebody who is seen in a scope can use."""
+    least = _BREADTH[scope]
     return tuple(
         each
         for each in addresses
-        if (scope := scope_of(each)) is not Scope.LINK and _BREADTH[scope] >= least
+        if (own := scope_of(each)) is not Scope.LINK and _BREADTH[own] >= least
     )
 
 

@@ -90,6 +90,7 @@ class Contact:
         place: Where it lies in the keyspace.
         addresses: Where it was last said to be.
         groups: The address groups that it counts for.
+        as_peer: What others are told of it.
         added: When it came into the table.
         last_seen: When it last answered or asked something.
         failures: Requests in a row that it did not answer.
@@ -99,6 +100,7 @@ class Contact:
     place: KadId
     addresses: tuple[Address, ...]
     groups: frozenset[str]
+    as_peer: KadPeer
     added: float
     last_seen: float
     failures: int = 0
@@ -107,11 +109,6 @@ class Contact:
     def is_doubtful(self) -> bool:
         """Whether it left the last request unanswered."""
         return self.failures > 0
-
-    @property
-    def as_peer(self) -> KadPeer:
-        """What others are told of it."""
-        return KadPeer(self.peer_id, self.addresses)
 
 
 class RoutingTable:
@@ -179,7 +176,10 @@ class RoutingTable:
             if leaving is not None and len(bucket) >= self.bucket_size:
                 self.remove(leaving.peer_id)
             groups = groups_of(addresses)
-            contact = Contact(peer_id, kad_id_of(peer_id), tuple(addresses), groups, now, now)
+            peer = KadPeer(peer_id, tuple(addresses))
+            contact = Contact(
+                peer_id, kad_id_of(peer_id), peer.addresses, groups, peer, added=now, last_seen=now
+            )
             self._contacts[peer_id] = bucket[peer_id] = contact
             self._groups.update(groups)
             self._depth = max(self._depth, self.bucket_number(contact.place) + 1)
@@ -200,6 +200,7 @@ class RoutingTable:
                 self._groups.update(groups)
                 contact.groups = groups
                 contact.addresses = tuple(addresses)
+                contact.as_peer = KadPeer(peer_id, contact.addresses)
 
     def failed(self, peer_id: PeerId) -> bool:
         """Note that a contact did not answer; tell whether it is gone now."""

@@ -1,9 +1,9 @@
 """Announcing what this node provides, one key by a lookup or many by a sweep, and again in time.
 
 A server is told of all its keys of a region over one stream. Keys are remembered and announced
-again `republish_s` after the last time, well before servers forget them; what is announced is this
-node's addresses of that moment. Keys are not kept across restarts: what a node provides is known to
-whoever asked for it.
+again `republish_s` after the last time, well before servers forget them, or after `retry_s` if no
+server took them; what is announced is this node's addresses of that moment. Keys are not kept
+across restarts: what a node provides is known to whoever asked for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sbp2p_protocol.kad_sweep import Assignment, Sweep, split_keys
 from sbp2p_protocol.kad_table import BUCKET_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
     from random import Random
 
     from sbp2p.config import DhtConfig
@@ -90,6 +90,10 @@ class Announcer:
         """How many keys are announced again and again."""
         return len(self._due)
 
+    def provides(self, key: bytes) -> bool:
+        """Return whether this node has said that it has what a multihash names."""
+        return key in self._due
+
     async def provide(self, key: bytes) -> int:
         """Announce one key; return how many servers took the record."""
         report = AnnounceReport(keys=1)
@@ -97,7 +101,7 @@ class Announcer:
             lookup = await self._lookups.find_closest(key, paths=self._config.disjoint_paths)
             assignments = [Assignment(server, (key,)) for server in lookup.closest()]
             await self._send(assignments, report, set())
-        self._remember([key])
+        self._remember([key], {key} if report.records else set())
         return report.records
 
     async def provide_many(
@@ -122,7 +126,7 @@ class Announcer:
                 for lot in split_keys(wanted, bits):
                     nursery.start_soon(sweep, lot)
         report.announced = len(announced)
-        self._remember(wanted)
+        self._remember(wanted, announced)
         return report
 
     def stop_providing(self, keys: Iterable[bytes]) -> None:
@@ -141,9 +145,11 @@ class Announcer:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _remember(self, keys: Iterable[bytes]) -> None:
-        due = trio.current_time() + self._config.republish_s
-        self._due.update(dict.fromkeys(keys, due))
+    def _remember(self, keys: Iterable[bytes], announced: Container[bytes]) -> None:
+        now = trio.current_time()
+        for key in keys:
+            wait_s = self._config.republish_s if key in announced else self._config.retry_s
+            self._due[key] = now + wait_s
 
     async def _sweep(
         self,

@@ -62,6 +62,7 @@ class Contacts:
         self._round = trio.Event()
         self._settled = trio.Event()
         lookups.on_doubt = self.doubt
+        lookups.on_alone = self._on_alone
 
     # -- who is heard of ----------------------------------------------------------------------
 
@@ -182,12 +183,12 @@ class Contacts:
             self._check_soon(contact.as_peer)
 
     async def _pause(self) -> None:
-        """Wait until it is time again, somebody asks for it, or all contacts are lost."""
-        now = trio.current_time()
-        end = now + self._config.refresh_s * self._rng.uniform(0.9, 1.1)
-        while now < end and not self._wake.is_set():
-            with trio.move_on_at(min(end, now + self._config.retry_s)):
-                await self._wake.wait()
-            now = trio.current_time()
-            if not len(self._table):
-                return
+        """Wait until it is time again, or somebody asks for it."""
+        wait_s = self._config.retry_s
+        if len(self._table):
+            wait_s = self._config.refresh_s * self._rng.uniform(0.9, 1.1)
+        with trio.move_on_after(wait_s):
+            await self._wake.wait()
+
+    def _on_alone(self) -> None:
+        self._wake.set()

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
@@ -33,6 +33,7 @@ import trio
 from sbp2p.calls import InlineCalls
 from sbp2p.config import DhtConfig
 from sbp2p.swarm import Swarm
+from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.kad_keys import kad_id
 from sbp2p_protocol.kad_messages import DEFAULT_NETWORK, KadMessage, KadPeer, KadType
 from sbp2p_protocol.kad_server import KadServer, Requester, RequestRefusedError
@@ -171,6 +172,7 @@ class Dht:
         self._network = network
         self._records = records
         self._config = config
+        self._rng = rng
         self._wall_clock = wall_clock
         self._calls = calls
         self._nursery = nursery
@@ -236,7 +238,7 @@ class Dht:
 
     def _providers_here(self, key: bytes, count: int) -> list[KadPeer]:
         now = self._wall_clock()
-        found = self._records.providers.find(key, now, count=count, rng=random.Random(0))  # noqa: S311
+        found = self._records.providers.find(key, now, count=count, rng=self._rng)
         return [
             KadPeer(each.provider, tuple(map(address_from_bytes, each.addresses)))
             for each in found
@@ -250,7 +252,8 @@ class Dht:
             key: begins with its namespace.
             quorum: servers that must have told a valid value; as configured if None.
         """
-        return await self._values.get(key, quorum)
+        kept = self._records.values.get(key, self._wall_clock())
+        return await self._values.get(key, quorum, None if kept is None else kept.value)
 
     # -- leaving ------------------------------------------------------------------------------
 
@@ -283,7 +286,12 @@ class Dht:
         Raises:
             ValueError: it may not stand under this key.
         """
-        return await self._values.put(key, value)
+        taken = await self._values.put(key, value)
+        if self._is_server:  # as for providers: it is not among its own servers
+            now, own = self._wall_clock(), str(self._network.peer_id)
+            with suppress(RemoteProtocolError):
+                self._records.values.put(key, value, now, account=own)
+        return taken
 
     # -- taking part --------------------------------------------------------------------------
 
@@ -349,6 +357,10 @@ class Dht:
             self._refused += 1
             raise
         self._served += 1
+        if request.type is KadType.GET_PROVIDERS and self._announcer.provides(request.key):
+            # it is not among its own servers, and may be the only one that there is
+            own = KadPeer(self._network.peer_id, self._network.addresses())
+            reply = replace(reply or request, providers=(own, *(reply or request).providers))
         return reply
 
     # -- for the server -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ dial what is in its own house.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,7 +19,7 @@ from sbp2p_protocol.address_scope import Scope, scope_of
 from sbp2p_protocol.kad_keys import kad_id
 from sbp2p_protocol.kad_lookup import Lookup
 from sbp2p_protocol.kad_messages import KadMessage, KadPeer, KadType
-from sbp2p_protocol.kad_server import PUBLIC_NETWORK, visible_to
+from sbp2p_protocol.kad_server import PUBLIC_NETWORK, visible_from
 from sbp2p_protocol.kad_table import BUCKET_SIZE
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.kad_keys import KadId
     from sbp2p_protocol.kad_table import RoutingTable
+    from sbp2p_protocol.multiaddr import Address
 
     from .network import KadNetwork
 
@@ -57,10 +59,14 @@ class Lookups:
         """Servers of earlier days, to be tried while the table knows few."""
         self.on_doubt: Callable[[PeerId], None] = lambda peer_id: None
         """Told of contacts that have not answered by the end of a lookup."""
+        self.on_alone: Callable[[], None] = lambda: None
+        """Told when the last contact is lost."""
         self._network = network
         self._table = table
         self._config = config
         self._public = name == PUBLIC_NETWORK
+        # many servers tell of the same peers, in the same words
+        self._visible = lru_cache(maxsize=4096)(self._find_visible)
 
     async def request(self, peer: KadPeer, message: KadMessage) -> KadMessage:
         """Ask one server, and note how that went.
@@ -74,7 +80,8 @@ class Lookups:
             reply = await self._network.request(peer.peer_id, peer.addresses, message)
         except Sbp2pError:
             self.requests_failed += 1
-            self._table.failed(peer.peer_id)
+            if self._table.failed(peer.peer_id) and not len(self._table):
+                self.on_alone()
             raise
         known = self._network.find(peer.peer_id) or peer
         self._table.add(peer.peer_id, known.addresses, trio.current_time())
@@ -178,18 +185,24 @@ class Lookups:
     def usable(self, teller: PeerId, peers: Iterable[KadPeer]) -> list[KadPeer]:
         """Return those peers that can be asked, with the addresses that are of use here."""
         seen_at = self._network.seen_at(teller)
+        scope = None if seen_at is None else scope_of(seen_at)
         found = []
         for peer in peers:
-            addresses = tuple(filter(self._network.can_reach, peer.addresses))
-            if seen_at is not None:
-                addresses = visible_to(seen_at, addresses)
-            if self._public:
-                addresses = tuple(
-                    each for each in addresses if scope_of(each) in (Scope.PUBLIC, Scope.NAMED)
-                )
-            connected = None if addresses else self._network.find(peer.peer_id)
-            if connected is not None:
-                found.append(connected)
+            addresses = self._visible(peer.addresses, scope)
+            if len(addresses) == len(peer.addresses) > 0:
+                found.append(peer)
             elif addresses:
                 found.append(KadPeer(peer.peer_id, addresses))
+            elif (connected := self._network.find(peer.peer_id)) is not None:
+                found.append(connected)
         return found
+
+    def _find_visible(
+        self, addresses: tuple[Address, ...], teller: Scope | None
+    ) -> tuple[Address, ...]:
+        able = tuple(filter(self._network.can_reach, addresses))
+        if teller is not None:
+            able = visible_from(teller, able)
+        if self._public:
+            able = tuple(each for each in able if scope_of(each) in (Scope.PUBLIC, Scope.NAMED))
+        return able

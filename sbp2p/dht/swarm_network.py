@@ -124,16 +124,16 @@ class SwarmNetwork:
 
     def find(self, peer_id: PeerId) -> KadPeer | None:
         """Return what a connected peer said of itself, and where it was dialled."""
-        message = self._swarm.identified(peer_id)
-        return None if message is None else self._described(peer_id, message)
+        return self._described(peer_id, self._swarm.identified(peer_id))
 
-    def _described(self, peer_id: PeerId, message: IdentifyMessage) -> KadPeer | None:
+    def _described(self, peer_id: PeerId, message: IdentifyMessage | None) -> KadPeer | None:
         connections = self._swarm.connections(peer_id)
         if not connections:
             return None
         dialled = [each.remote_address for each in connections if each.initiator]
         # what it listens on in a narrower world than ours is of no use to whoever we tell
-        told = visible_to(connections[0].remote_address, message.addresses)
+        said = () if message is None else message.addresses
+        told = visible_to(connections[0].remote_address, said)
         reachable = [each for each in _bare([*dialled, *told]) if self.can_reach(each)]
         addresses = tuple(dict.fromkeys(reachable))[:KAD_PEER_ADDRESSES_MAX]
         return KadPeer(peer_id, addresses) if addresses else None

@@ -8,6 +8,7 @@ sooner.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,26 +85,37 @@ class Values:
         lookup = await self._lookups.find_closest(key, paths=self._config.disjoint_paths)
         return await self._store(lookup.closest(), key, value)
 
-    async def get(self, key: bytes, quorum: int | None = None) -> ValueFound | None:
-        """Return the best value under a key, or None if nobody tells a valid one."""
+    async def get(
+        self, key: bytes, quorum: int | None = None, kept: bytes | None = None
+    ) -> ValueFound | None:
+        """Return the best value under a key, or None if nobody tells a valid one.
+
+        Args:
+            key: begins with its namespace.
+            quorum: servers that must have told one; as configured if None.
+            kept: the one that this node keeps for others, if it does.
+        """
         wanted = self._config.quorum if quorum is None else quorum
         told: dict[PeerId, bytes] = {}
         orders: dict[bytes, Any] = {}
 
+        def judge(value: bytes) -> bool:
+            with suppress(RemoteProtocolError):
+                if value not in orders:
+                    now = self._wall_clock()
+                    orders[value] = validate_value(key, value, now, self._namespaces).order
+                return True
+            return False
+
         def on_reply(lookup: Lookup, peer: KadPeer, reply: KadMessage) -> None:
-            if reply.record is None or reply.record.key != key:
+            if reply.record is None or reply.record.key != key or not judge(reply.record.value):
                 return
-            value = reply.record.value
-            if value not in orders:
-                try:
-                    standing = validate_value(key, value, self._wall_clock(), self._namespaces)
-                except RemoteProtocolError:
-                    return
-                orders[value] = standing.order
-            told[peer.peer_id] = value
+            told[peer.peer_id] = reply.record.value
             if len(told) >= wanted:
                 lookup.stop()
 
+        if kept is not None:
+            judge(kept)
         lookup = await self._lookups.run(
             KadMessage(KadType.GET_VALUE, key),
             paths=self._config.disjoint_paths,

@@ -15,6 +15,7 @@ Under trio's mock clock a run takes as long as its computation, and its seed rep
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NoReturn
 
 import trio
@@ -23,6 +24,7 @@ from sbp2p.errors import PeerUnreachableError
 from sbp2p_keys.identity import PeerId
 from sbp2p_keys.multi import SHA2_256, multihash_encode
 from sbp2p_protocol.errors import RemoteProtocolError
+from sbp2p_protocol.kad_keys import KAD_BITS, KadId, kad_id_of
 from sbp2p_protocol.kad_messages import KadMessage, KadPeer
 from sbp2p_protocol.kad_server import Requester
 from sbp2p_protocol.multiaddr import Address, parse_address
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from sbp2p.dht import KadUser
+    from sbp2p.dht import Dht, KadUser
 
 DIAL_ROUND_TRIPS = 3
 """TCP, Noise, and negotiation."""
@@ -149,14 +151,16 @@ class VirtualKadNetwork:
     def seen_at(self, peer_id: PeerId) -> Address | None:
         """Return where a connected peer is."""
         other = self._connection(peer_id)
-        return None if other is None else other._addresses[0]
+        return other._addresses[0] if other is not None and other._addresses else None
 
     async def dial(self, address: Address) -> PeerId:
         """Connect to the peer that an address names."""
         peer_id = address.peer_id
         if peer_id is None:
             raise PeerUnreachableError(f"{address.text} names nobody")
-        await self._reach(peer_id, [address.without_peer()])
+        other, dial_s = await self._reach(peer_id, [address.without_peer()])
+        await trio.sleep(dial_s)
+        self._connect(other)
         return peer_id
 
     async def request(
@@ -164,11 +168,15 @@ class VirtualKadNetwork:
     ) -> KadMessage:
         """Have a node answer, if it is there."""
         self.fabric.requests += 1
-        other = await self._reach(peer_id, addresses)
-        reply = await self._deliver(other, message)
+        other, dial_s = await self._reach(peer_id, addresses)
+        await trio.sleep(dial_s + 2 * self._way_s(other))
+        if other.is_stalled or not other.is_there:
+            await trio.sleep(self.fabric.request_timeout_s)
+            raise PeerUnreachableError(f"peer {peer_id} does not answer")
+        self._connect(other)
+        reply = other._take(message, self)
         if reply is None:
             raise PeerUnreachableError(f"peer {peer_id} ended the stream")
-        await trio.sleep(self._way_s(other))
         return reply
 
     async def send(
@@ -176,11 +184,13 @@ class VirtualKadNetwork:
     ) -> None:
         """Have a node take records, one round trip for all of them."""
         self.fabric.records += len(messages)
-        other = await self._reach(peer_id, addresses)
-        await trio.sleep(self._way_s(other))
+        other, dial_s = await self._reach(peer_id, addresses)
+        await trio.sleep(dial_s + 2 * self._way_s(other))
+        if not other.is_there:
+            raise PeerUnreachableError(f"peer {peer_id} is gone")
+        self._connect(other)
         for message in messages:
             other._take(message, self)
-        await trio.sleep(self._way_s(other))
 
     def serve(self, *, on: bool) -> None:
         """Take requests, and say so to who is connected."""
@@ -216,18 +226,18 @@ class VirtualKadNetwork:
     def _way_s(self, other: VirtualKadNetwork) -> float:
         return (self._latency_s + other._latency_s) * self.fabric.rng.uniform(1.0, 1.2)
 
-    async def _reach(self, peer_id: PeerId, addresses: Sequence[Address]) -> VirtualKadNetwork:
-        """Connect to a node, if need be."""
+    async def _reach(
+        self, peer_id: PeerId, addresses: Sequence[Address]
+    ) -> tuple[VirtualKadNetwork, float]:
+        """Return a node and how long it takes to be connected to it."""
         other = self._connection(peer_id)
-        if other is None:
-            self.fabric.dials += 1
-            other = self.fabric.nodes.get(peer_id)
-            if other is None or not set(other._addresses).intersection(addresses):
-                await self._find_nobody(peer_id)
-            await trio.sleep(2 * DIAL_ROUND_TRIPS * self._way_s(other))
-        self._connect(other)
-        other._connect(self)
-        return other
+        if other is not None:
+            return other, 0.0
+        self.fabric.dials += 1
+        other = self.fabric.nodes.get(peer_id)
+        if other is None or not set(other._addresses).intersection(addresses):
+            await self._find_nobody(peer_id)
+        return other, 2 * DIAL_ROUND_TRIPS * self._way_s(other)
 
     async def _find_nobody(self, peer_id: PeerId) -> NoReturn:
         self.fabric.dials_failed += 1
@@ -238,10 +248,13 @@ class VirtualKadNetwork:
         raise PeerUnreachableError(f"nobody answers for {peer_id}")
 
     def _connect(self, other: VirtualKadNetwork) -> None:
-        known = other._peer_id in self._connected
-        self._connected[other._peer_id] = trio.current_time() + self.fabric.connected_s
-        if not known:
-            other._introduce_to(self)
+        """Be connected with a node for a while, and have identify done if that is new."""
+        until = trio.current_time() + self.fabric.connected_s
+        for near, far in ((self, other), (other, self)):
+            known = far._peer_id in near._connected
+            near._connected[far._peer_id] = until
+            if not known:
+                far._introduce_to(near)
 
     def _introduce_to(self, other: VirtualKadNetwork) -> None:
         """Do what identify does."""
@@ -252,17 +265,39 @@ class VirtualKadNetwork:
         else:
             other._user.server_lost(self._peer_id)
 
-    async def _deliver(self, other: VirtualKadNetwork, message: KadMessage) -> KadMessage | None:
-        await trio.sleep(self._way_s(other))
-        if other.is_stalled or not other.is_there:
-            await trio.sleep(self.fabric.request_timeout_s)
-            raise PeerUnreachableError(f"peer {other.peer_id} does not answer")
-        return other._take(message, self)
-
     def _take(self, message: KadMessage, sender: VirtualKadNetwork) -> KadMessage | None:
         if self._user is None or not self.is_serving:
             return None
         try:
-            return self._user.answer(message, Requester(sender._peer_id, sender._addresses[0]))
+            seen_at = sender._addresses[0] if sender._addresses else None
+            return self._user.answer(message, Requester(sender._peer_id, seen_at))
         except RemoteProtocolError:
             return None
+
+
+def acquaint(dhts: Sequence[Dht], networks: Sequence[VirtualKadNetwork], rng: Random) -> None:
+    """Fill the tables of all nodes with each other, as days of lookups would have done.
+
+    Every bucket gets as many of those that belong there as it holds, chosen at random.
+    """
+    by_place = sorted((kad_id_of(each.peer_id), each.as_peer) for each in networks)
+    places = [place for place, _ in by_place]
+    now = trio.current_time()
+    for dht in dhts:
+        own = dht.table.own_place
+        for bucket in range(KAD_BITS):
+            start, end = _region(places, own, bucket)
+            if end - start <= 1:
+                break  # nobody but this node has so long a prefix in common with it
+            start, end = _region(places, KadId(own ^ (1 << (KAD_BITS - 1 - bucket))), bucket + 1)
+            for number in rng.sample(range(start, end), min(end - start, dht.table.bucket_size)):
+                peer = by_place[number][1]
+                dht.table.add(peer.peer_id, peer.addresses, now)
+            dht.table.looked_up(KadId(own ^ (1 << (KAD_BITS - 1 - bucket))), now)
+
+
+def _region(places: list[KadId], place: KadId, bits: int) -> tuple[int, int]:
+    """Return where the places that share `bits` with `place` lie in a sorted list."""
+    first = (place >> (KAD_BITS - bits)) << (KAD_BITS - bits)
+    last = first + (1 << (KAD_BITS - bits))
+    return bisect_left(places, first), bisect_left(places, last)
