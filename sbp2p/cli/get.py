@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +43,7 @@ class _Wish:
     trust_new: bool
     seed: bool
     listen: tuple[str, ...]
+    patience_s: float | None
     limits: Rates
     roles: tuple[str, ...]
 
@@ -91,6 +92,16 @@ def command(
         bool, Option("--seed", help="Listen, and serve what is here until Ctrl-C.")
     ] = False,
     listen: Listen = None,
+    patience: Annotated[
+        float | None,
+        Option(
+            "--patience",
+            metavar="SECONDS",
+            min=0,
+            help="How long to wait while nobody has what is missing. Default: 10.",
+            show_default=False,
+        ),
+    ] = None,
     upload_limit: UploadLimit = None,
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
@@ -111,6 +122,7 @@ def command(
         trust_new=trust_new,
         seed=seed,
         listen=tuple(listen or ()),
+        patience_s=patience,
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
         roles=tuple(role or ()),
     )
@@ -118,7 +130,7 @@ def command(
 
 
 def _run(console: Console, *, wish: _Wish) -> int:
-    from sbp2p.config import NodeConfig
+    from sbp2p.config import ExchangeConfig, NodeConfig
     from sbp2p.errors import ConfigError
     from sbp2p_protocol.link import parse_link
 
@@ -129,7 +141,12 @@ def _run(console: Console, *, wish: _Wish) -> int:
         raise ConfigError("--listen goes with --seed")
     parse_link(wish.link)  # a wrong link is told before the node is imported and opened
     console.resume_hint = "what came is kept: run the same command again to go on"
-    config = NodeConfig(limits=wish.limits.parse(), roles=parse_rules(wish.roles))
+    exchange = ExchangeConfig()
+    if wish.patience_s is not None:
+        exchange = replace(exchange, patience_s=wish.patience_s)
+    config = NodeConfig(
+        exchange=exchange, limits=wish.limits.parse(), roles=parse_rules(wish.roles)
+    )
     return with_node(console, partial(_fetch, console, wish), config=config)
 
 

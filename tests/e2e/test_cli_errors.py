@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def cli(tmp_path: Path) -> Cli:
         (["get"], "missing argument 'LINK'", "see `sbp2p get --help`"),
         (["publihs"], "no such command 'publihs'. Did you mean 'publish'?", "see `sbp2p --help`"),
         (["bench", "/ip4/127.0.0.1/tcp/1", "--size", "x"], "--size", "see `sbp2p bench --help`"),
+        (["get", "x", "--patience", "-1"], "x>=0", "see `sbp2p get --help`"),
         (["bench", "x", "--size", "16385"], "1<=x<=16384", "see `sbp2p bench --help`"),
     ],
 )
@@ -40,6 +42,21 @@ def test_a_wrong_command_line(cli: Cli, words: list[str], message: str, hint: st
     event = done.last
     assert (event["event"], event["hint"], event["exit_code"]) == ("error", hint, 2)
     assert not cli.home.exists()
+
+
+def test_patience_is_the_users_choice(tmp_path: Path) -> None:
+    files = tmp_path / "model"
+    files.mkdir()
+    (files / "weights.bin").write_bytes(bytes(range(256)) * 1000)
+    seeder, reader = Cli(tmp_path / "seeder"), Cli(tmp_path / "reader")
+    seeder.run("publish", files, "--name", "model")
+    with seeder.start("seed", "--listen", "/ip4/127.0.0.1/tcp/0") as seed:
+        link = seed.wait_for("seeding")["link"]
+        (files / "weights.bin").write_bytes(b"gone")
+        # it says that it has everything and has nothing: no patience is needed
+        began = time.monotonic()
+        reader.run("get", link, "--to", tmp_path / "copy", "--patience", "600", code=3)
+        assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ OPTIONS: dict[str, set[str]] = {
     "seed": {"--name", "--listen", "--allow", "--deny", "--no-bench", *LIMITS},
     "get": {
         *("--to", "--files", "--tensors", "--peer", "--overwrite", "--trust-new"),
-        *("--seed", "--listen"),
+        *("--seed", "--listen", "--patience"),
         *LIMITS,
     },
     "inspect": {"--tensors", "--peer"},
