@@ -62,6 +62,10 @@ _TIME_MAX_NS: Final = 253_402_300_799 * SECOND_NS
 """The last second of the year 9999, which is what the format can write."""
 
 
+class RecordExpiredError(RemoteProtocolError):
+    """A record that was right until its validity passed; clocks differ, so nobody is to blame."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IpnsRecord:
     """A record whose signature was verified.
@@ -181,12 +185,13 @@ def open_ipns_record(encoded: bytes, name: PeerId, now: float) -> IpnsRecord:
     """Read and verify a record of `name` that is valid at Unix time `now`.
 
     Raises:
-        RemoteProtocolError: It is no record of this name, or its time has passed.
+        RecordExpiredError: Its time has passed.
+        RemoteProtocolError: It is no record of this name.
         IntegrityError: The owner of the name did not sign it.
     """
     record = read_ipns_record(encoded, name)
     if not record.is_valid_at(now):
-        raise RemoteProtocolError(f"the IPNS record of {name} has expired")
+        raise RecordExpiredError(f"the IPNS record of {name} has expired")
     return record
 
 

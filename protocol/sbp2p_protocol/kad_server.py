@@ -22,8 +22,9 @@ the requester's own is of no use to it, and says something about the network of 
 whom no address is left are still named, but not as closer ones.
 
 Errors: `RemoteProtocolError` for a request that no honest peer makes; `RequestRefusedError`, a kind
-of it, for one that an honest peer can make: too many of them, or a value when a better one is here.
-Both end the stream; only the first is held against the peer.
+of it, for one that an honest peer can make: too many of them, a value when a better one is here or
+that has just expired or is of another namespace, a provider at addresses not understood here. Both
+end the stream; only the first is held against the peer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from sbp2p_keys.identity import PeerId
 
 from .address_scope import Scope, observer_group, scope_of
 from .errors import RemoteProtocolError
-from .ipns import SECOND_NS, format_time
+from .ipns import SECOND_NS, RecordExpiredError, format_time
 from .kad_messages import DEFAULT_NETWORK, KadMessage, KadPeer, KadRecord, KadType
 from .limits import (
     ADD_PROVIDER_BURST,
@@ -49,6 +50,7 @@ from .limits import (
 )
 from .multiaddr import address_from_bytes
 from .shares import Quota
+from .value_records import UnknownNamespaceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -200,17 +202,15 @@ class KadServer:
         _check_key(request.key)
         if not self._adds.take(requester.account, now):
             raise RequestRefusedError("more ADD_PROVIDER than one peer may send")
-        for each in request.providers:
-            if each.peer_id == requester.peer_id and each.addresses:
-                self._providers.add(
-                    request.key,
-                    each.peer_id,
-                    (address.to_bytes() for address in each.addresses),
-                    now,
-                    account=requester.account,
-                )
-                return
-        raise RemoteProtocolError("ADD_PROVIDER without the sender and an address of it")
+        own = [each for each in request.providers if each.peer_id == requester.peer_id]
+        if not own:
+            raise RemoteProtocolError("ADD_PROVIDER that does not name its sender")
+        addresses = [address.to_bytes() for each in own for address in each.addresses]
+        if not addresses:
+            raise RequestRefusedError("ADD_PROVIDER without an address that is understood here")
+        self._providers.add(
+            request.key, requester.peer_id, addresses, now, account=requester.account
+        )
 
     # -- values ---------------------------------------------------------------------------------
 
@@ -230,7 +230,11 @@ class KadServer:
         # before the signature is verified: that is what costs
         if not self._puts.take(requester.account, now):
             raise RequestRefusedError("more PUT_VALUE than one peer may send")
-        if not self._values.put(record.key, record.value, now, account=requester.account):
+        try:
+            kept = self._values.put(record.key, record.value, now, account=requester.account)
+        except (RecordExpiredError, UnknownNamespaceError) as error:
+            raise RequestRefusedError(str(error)) from None
+        if not kept:
             raise RequestRefusedError("PUT_VALUE of a value that is not the best one known here")
         return KadMessage(KadType.PUT_VALUE, request.key, record)
 

@@ -16,8 +16,8 @@ only renews its time.
 A key has one value at a time, whoever puts it; it counts for the account that put it last. `now` is
 Unix time in seconds. Changes since the last `take_changes` are remembered.
 
-Errors: `RemoteProtocolError` for a key of no namespace and for a value that is not allowed,
-`IntegrityError` if a signature says so.
+Errors: `RemoteProtocolError` for a value that is not allowed, `IntegrityError` if a signature says
+so; `UnknownNamespaceError` and `RecordExpiredError`, kinds of it, for what honest peers put, too.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ VALUE_VALID_S: Final = 48 * 3600.0
 """Seconds that a value is kept without being put again; every implementation's."""
 
 PK_NAMESPACE: Final = b"/pk/"
+
+
+class UnknownNamespaceError(RemoteProtocolError):
+    """A key that begins with no namespace that is known here."""
 
 
 class Standing(NamedTuple):
@@ -103,12 +107,13 @@ def validate_value(
     """Return how good a value is under its key, and how long.
 
     Raises:
-        RemoteProtocolError: the key is of no namespace, or the value may not stand under it.
+        UnknownNamespaceError: the key is of no namespace.
+        RemoteProtocolError: the value may not stand under it.
     """
     for prefix, namespace in namespaces.items():
         if key.startswith(prefix):
             return namespace.validate(key, value, now)
-    raise RemoteProtocolError(f"no namespace for key {key[:16].hex()}")
+    raise UnknownNamespaceError(f"no namespace for key {key[:16].hex()}")
 
 
 def best_value(

@@ -158,10 +158,12 @@ def test_a_provider_speaks_for_itself_only() -> None:
     reply = lab.ask(KadType.GET_PROVIDERS, b"k", sender=STRANGER)
     assert reply.providers == (KadPeer(CLIENT, (PUBLIC, OFFICE)),)
     assert len(reply.closer) == 20
-    for providers in ((), (others,), (KadPeer(CLIENT),)):
+    for providers in ((), (others,)):
         with pytest.raises(RemoteProtocolError) as caught:
             lab.announce(b"k", *providers)
         assert not isinstance(caught.value, RequestRefusedError)
+    with pytest.raises(RequestRefusedError):
+        lab.announce(b"k", KadPeer(CLIENT))
     assert not lab.ask(KadType.GET_PROVIDERS, b"k", now=NOW + PROVIDER_VALID_S).providers
 
 
@@ -228,6 +230,18 @@ def test_what_is_no_value_is_held_against_the_sender() -> None:
         with pytest.raises(RemoteProtocolError) as caught:
             lab.ask(KadType.PUT_VALUE, key, record=record)
         assert not isinstance(caught.value, RequestRefusedError)
+    assert len(lab.values) == 0
+
+
+def test_what_honest_peers_put_is_refused_and_not_held_against_them() -> None:
+    lab = Lab()
+    owner = KEYS[7]
+    key = ipns_key(owner.peer_id)
+    expired = KadRecord(key, pointer(owner, 1))
+    with pytest.raises(RequestRefusedError):
+        lab.ask(KadType.PUT_VALUE, key, record=expired, now=NOW + 1000)
+    with pytest.raises(RequestRefusedError):
+        lab.ask(KadType.PUT_VALUE, b"/other/x", record=KadRecord(b"/other/x", b"y"))
     assert len(lab.values) == 0
 
 
