@@ -14,6 +14,7 @@ Only the process that runs as the home's identity opens the file; others keep re
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -24,6 +25,7 @@ from sbp2p_keys.errors import KeysError
 from sbp2p_keys.identity import PeerId
 from sbp2p_protocol import dag_cbor
 from sbp2p_protocol.errors import RemoteProtocolError
+from sbp2p_protocol.kad_messages import DEFAULT_NETWORK
 from sbp2p_protocol.limits import KAD_CONTACTS_SAVED_MAX
 from sbp2p_protocol.multiaddr import address_from_bytes
 from sbp2p_protocol.provider_records import (
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.multiaddr import Address
 
 DATABASE_NAME: Final = "dht.sqlite"
+"""Of sbp2p's own network; see `database_name`."""
 
 _SCHEMA: Final = (
     """
@@ -70,6 +73,13 @@ CREATE TABLE contact (
 ) STRICT, WITHOUT ROWID;
 """,
 )
+
+
+def database_name(network: str = DEFAULT_NETWORK) -> str:
+    """Return the name of the file of one network: records and contacts are of no use in another."""
+    if network == DEFAULT_NETWORK:
+        return DATABASE_NAME
+    return f"dht-{hashlib.sha256(network.encode()).hexdigest()[:16]}.sqlite"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import trio
 
 from sbp2p.calls import InlineCalls, ThreadCalls
 from sbp2p.database import Database
-from sbp2p.dht.records import Contact, DhtRecords
+from sbp2p.dht.records import Contact, DhtRecords, database_name
 from sbp2p.errors import StoreError
 from sbp2p_keys.identity import PrivateKey
 from sbp2p_protocol.ipns import SECOND_NS, ipns_key, make_ipns_record
@@ -228,6 +228,13 @@ async def test_a_batch_that_was_cancelled_is_made_up_for(tmp_path: Path) -> None
         assert scope.cancelled_caught
         await records.flush(ThreadCalls())
     assert (rows(path, "provider"), rows(path, "value"), rows(path, "contact")) == (5, 2, 2)
+
+
+def test_each_network_has_a_file_of_its_own() -> None:
+    names = [database_name(), database_name("/ipfs"), database_name("/ipfs/lan")]
+    assert names[0] == "dht.sqlite"
+    assert len(set(names)) == 3
+    assert all("/" not in name for name in names)
 
 
 async def test_without_a_file_everything_is_in_memory() -> None:
