@@ -39,9 +39,11 @@ QUICK_MIB = 16
 RATE = 40
 """Mbit/s up and down of every node where links are equal, and of the seeder everywhere."""
 UNEQUAL = (0.5, 1, 5)
-"""Rates of the thirds of the leechers over the seeder's, where links are not equal: 1 : 2 : 10. At 40
-Mbit/s the links of eight sum up to 0.6 Gbit/s, a tenth of what two cores carry over loopback,
-encryption and hashes included."""
+"""Rates of the thirds of the leechers over the seeder's, where links are not equal: 1 : 2 : 10.
+
+If the seeder has 40 Mbit/s, the links of eight leechers sum up to 0.6 Gbit/s, a tenth of what two
+cores carry over loopback, encryption and hashes included.
+"""
 LIMITS = {"8": 1.10, "16": 1.15, "unequal": 1.25}
 """Targets of the last one's time over the fluid limit."""
 MBIT = 1_000_000
