@@ -205,6 +205,9 @@ class DiscoveryConfig:
     search_in_need_s: float = 4.0
     """The same while no peer is left; under the exchange's `patience_s`, after which it gives up.
     """
+    search_first_s: float = 1.5
+    """After a first search that found somebody, the fetch has this long to find the version, or is
+    not told of others any more; it goes on to ask those that it has."""
     remembered_sources_max: int = 8
     """Remembered peers that a fetch asks; most of them have nothing to do with it."""
     providers_max: int = 20

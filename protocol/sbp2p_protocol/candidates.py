@@ -160,6 +160,14 @@ class CandidateBook:
             entry.dialling = True
         return [entry.candidate() for entry in chosen]
 
+    def begin(self, peer_id: PeerId, now: float) -> bool:
+        """Begin to dial one peer for a reason of the caller's; False if it is not its time."""
+        entry = self._entries.get(peer_id)
+        if entry is None or entry.dialling or entry.due_at > now:
+            return False
+        entry.dialling = True
+        return True
+
     def succeeded(self, peer_id: PeerId) -> None:
         """Note that a peer is connected, whoever dialled."""
         if (entry := self._entries.get(peer_id)) is not None:

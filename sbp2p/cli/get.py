@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from .console import Settings
+from .finding import Finding
 from .invocation import Invocation
 from .options import (  # noqa: TC001  (typer evaluates annotations)
+    Bootstrap,
     DownloadLimit,
     Home,
     Json,
     Listen,
+    Network,
+    NoLan,
     Peers,
     PeerUploadLimit,
     Quiet,
@@ -46,6 +50,7 @@ class _Wish:
     patience_s: float | None
     limits: Rates
     roles: tuple[str, ...]
+    finding: Finding
 
 
 def command(
@@ -106,6 +111,9 @@ def command(
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
     role: Roles = None,
+    bootstrap: Bootstrap = None,
+    no_lan: NoLan = False,
+    network: Network = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -125,6 +133,7 @@ def command(
         patience_s=patience,
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
         roles=tuple(role or ()),
+        finding=Finding(tuple(bootstrap or ()), no_lan, network),
     )
     return Invocation(Settings(home, json, quiet, verbose), partial(_run, wish=wish))
 
@@ -145,7 +154,11 @@ def _run(console: Console, *, wish: _Wish) -> int:
     if wish.patience_s is not None:
         exchange = replace(exchange, patience_s=wish.patience_s)
     config = NodeConfig(
-        exchange=exchange, limits=wish.limits.parse(), roles=parse_rules(wish.roles)
+        exchange=exchange,
+        limits=wish.limits.parse(),
+        roles=parse_rules(wish.roles),
+        discovery=wish.finding.discovery(stays=wish.seed),
+        dht=wish.finding.dht(),
     )
     return with_node(console, partial(_fetch, console, wish), config=config)
 

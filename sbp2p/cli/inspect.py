@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from typer import Argument, Option
 
 from .console import Settings
+from .finding import Finding
 from .invocation import Invocation
 from .options import (  # noqa: TC001  (typer evaluates annotations)
+    Bootstrap,
     Home,
     Json,
+    Network,
+    NoLan,
     Peers,
     Quiet,
     Verbose,
@@ -53,17 +57,35 @@ def command(
         bool, Option("--tensors", help="List every tensor, not just how many there are.")
     ] = False,
     peers: Peers = None,
+    bootstrap: Bootstrap = None,
+    no_lan: NoLan = False,
+    network: Network = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> Invocation:
     """Show manifest, files and tensors of a version, without fetching its content."""
-    work = partial(_run, what=what, list_tensors=tensors, peers=tuple(peers or ()))
+    work = partial(
+        _run,
+        what=what,
+        list_tensors=tensors,
+        peers=tuple(peers or ()),
+        finding=Finding(tuple(bootstrap or ()), no_lan, network),
+    )
     return Invocation(Settings(home, json, quiet, verbose), work)
 
 
-def _run(console: Console, *, what: str, list_tensors: bool, peers: Sequence[str]) -> int:
+def _run(
+    console: Console,
+    *,
+    what: str,
+    list_tensors: bool,
+    peers: Sequence[str],
+    finding: Finding,
+) -> int:
+    from sbp2p.config import NodeConfig
+
     from .session import with_node, with_store
 
     async def ask_peers(node: Node) -> int:
@@ -75,7 +97,8 @@ def _run(console: Console, *, what: str, list_tensors: bool, peers: Sequence[str
         return _show(console, describe_stored(store, what), list_tensors)
 
     if what.startswith("sbp2p:"):
-        return with_node(console, ask_peers)
+        config = NodeConfig(discovery=finding.discovery(stays=False), dht=finding.dht())
+        return with_node(console, ask_peers, config=config)
     if peers:
         from sbp2p.errors import ConfigError
 

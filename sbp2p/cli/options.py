@@ -36,6 +36,29 @@ Peers = Annotated[
         show_default=False,
     ),
 ]
+Bootstrap = Annotated[
+    list[str] | None,
+    Option(
+        "--bootstrap",
+        metavar="ADDR",
+        help="Find others through the peer at this address (multiaddr ending in /p2p/ID). "
+        "Repeatable; $SBP2P_BOOTSTRAP adds more.",
+        show_default=False,
+    ),
+]
+NoLan = Annotated[
+    bool,
+    Option("--no-lan", help="Neither ask nor answer by multicast on the local network."),
+]
+Network = Annotated[
+    str | None,
+    Option(
+        "--network",
+        metavar="NAME",
+        help="The DHT to find peers in. Default: /sbp2p; the public one is /ipfs.",
+        show_default=False,
+    ),
+]
 Listen = Annotated[
     list[str] | None,
     Option(

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from .console import Settings
+from .finding import Finding
 from .invocation import Invocation
 from .options import (  # noqa: TC001  (typer evaluates annotations)
+    Bootstrap,
     DownloadLimit,
     Home,
     Json,
     Listen,
     ModelName,
+    Network,
+    NoLan,
     PeerUploadLimit,
     Quiet,
     Roles,
@@ -68,6 +72,9 @@ def command(
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
     role: Roles = None,
+    bootstrap: Bootstrap = None,
+    no_lan: NoLan = False,
+    network: Network = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -84,6 +91,7 @@ def command(
         serve_perf=not no_bench,
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
         roles=role or (),
+        finding=Finding(tuple(bootstrap or ()), no_lan, network),
     )
     return Invocation(Settings(home, json, quiet, verbose), work)
 
@@ -99,6 +107,7 @@ def _run(
     serve_perf: bool,
     limits: Rates,
     roles: Sequence[str],
+    finding: Finding,
 ) -> int:
     from sbp2p.config import NodeConfig
     from sbp2p.errors import ConfigError
@@ -127,6 +136,8 @@ def _run(
         serve_perf=serve_perf and limits.upload is None and limits.peer_upload is None,
         limits=limits.parse(),
         roles=parse_rules(roles),
+        discovery=finding.discovery(stays=True),
+        dht=finding.dht(),
     )
     return with_node(console, body, gate=gate(allow, deny), config=config)
 

@@ -114,7 +114,7 @@ async def open_discovery(
     bootstrap = parse_bootstrap(config.bootstrap)
     calls = calls or ThreadCalls(1)
     memory = None
-    if home is not None and config.remember:
+    if home is not None and config.remember and config.enabled:
         try:
             memory = await calls.run_to_end(_open_memory, home, config)
         except StoreError as error:
@@ -130,7 +130,8 @@ async def open_discovery(
                 wall_clock=wall_clock,
                 nursery=nursery,
             )
-            await discovery._start(bootstrap)
+            if config.enabled:
+                await discovery._start(bootstrap)
             try:
                 yield discovery
             finally:
@@ -180,10 +181,11 @@ class Discovery:
             rng=rng,
         )
         self._reach = ReachabilityWatch(swarm, config, rng)
-        self.lan = Lan(swarm, config, rng, self.offer) if config.lan else None
+        self.lan = Lan(swarm, config, rng, self.offer) if config.lan and config.enabled else None
         """Who speaks by multicast, if this node does."""
         self._dials = 0
         self._wake = trio.Event()
+        self._news = trio.lowlevel.ParkingLot()
         self._subscribers: list[trio.MemorySendChannel[Candidate]] = []
         self._to_database, self._database_work = trio.open_memory_channel[
             tuple[PeerId, tuple[Address, ...]]
@@ -223,6 +225,31 @@ class Discovery:
     def failures(self) -> dict[PeerId, str]:
         """Return why candidates could not be reached when they were last dialled."""
         return self._book.failures()
+
+    async def attempt(self, candidate: Candidate) -> bool:
+        """Connect to a candidate now; return whether there is a connection.
+
+        Without a dial if one has just failed, and has to wait before the next.
+        """
+        self.offer(candidate)
+        peer_id = candidate.peer_id
+        if self._swarm.connections(peer_id):
+            await trio.lowlevel.checkpoint()
+            return True
+        if not self._book.begin(peer_id, trio.current_time()):
+            await trio.lowlevel.checkpoint()
+            return False
+        self._dials += 1
+        await self._dial(candidate)
+        return bool(self._swarm.connections(peer_id))
+
+    async def wait_tried(self) -> None:
+        """Wait until somebody is connected, or until everybody who is known was tried in vain."""
+        while not self._swarm.peers():
+            failures = self._book.failures()
+            if all(each.peer_id in failures for each in self._book.known()):
+                return
+            await self._news.park()
 
     async def wait_connected(self, timeout_s: float) -> bool:
         """Wait for any connection; return whether there is one."""
@@ -283,6 +310,7 @@ class Discovery:
 
     def _look_again(self) -> None:
         self._wake.set()
+        self._news.unpark_all()
 
     async def _dial_those_due(self) -> None:
         while True:

@@ -146,13 +146,24 @@ class Exchange:
         )
         return await fetch.run([*sources, *sources_of(link)], arrivals)
 
-    async def find(self, link: Link, *, sources: Iterable[Source] = ()) -> FoundVersion:
+    async def find(
+        self,
+        link: Link,
+        *,
+        sources: Iterable[Source] = (),
+        arrivals: trio.MemoryReceiveChannel[Source] | None = None,
+    ) -> FoundVersion:
         """Return what a link names, with its tree and tensor index, but not its blocks.
+
+        Args:
+            link: what to find. The peers it names are asked, too.
+            sources: peers to ask.
+            arrivals: more of them while it runs.
 
         Raises:
             NotFoundError, PeerUnreachableError, PeerMisbehavedError: as `fetch`.
         """
-        async with self._asking([*sources, *sources_of(link)]) as peers:
+        async with self._asking([*sources, *sources_of(link)], arrivals) as peers:
             finder = Finder(peers, self._library, self._threads)
             return await finder.read(*await finder.find(link))
 

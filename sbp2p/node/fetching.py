@@ -16,6 +16,7 @@ import trio
 from sbp2p.checkpoint.select import Selection, select_blocks
 from sbp2p.errors import ConfigError, NotFoundError
 from sbp2p.exchange import Choice, FetchProgress, Phase, Source
+from sbp2p.exchange.unwrap import unwrapped_errors
 from sbp2p.store import DestinationConflictError
 from sbp2p.store.errors import os_errors
 from sbp2p.store.targets import WORK_FOLDER
@@ -167,25 +168,33 @@ async def fetch(
     started = trio.current_time()
     chooser = _Chooser(wish)
 
+    sources = sources_of(node, wish.peers)
+    search = node.finder.new_search(link, [each.peer_id for each in sources])
+
     async def check(document: SignedDocument, manifest: Manifest) -> None:
         await require_trust(home, link, manifest, trust, calls=calls)
+        search.found(manifest)
 
     def report(now: FetchProgress) -> None:
+        search.report(now.peers)
         if progress is not None:
             progress(_progress(now, trio.current_time() - started))
 
     def destination(manifest: Manifest) -> Path:
         return wish.destination(manifest, node.store)
 
-    result = await node.exchange.fetch(
-        link,
-        destination,
-        sources=sources_of(node, wish.peers),
-        trust=check,
-        choose=chooser,
-        progress=report,
-        overwrite=wish.overwrite,
-    )
+    with unwrapped_errors():
+        async with search:
+            result = await node.exchange.fetch(
+                await search.resolve(sources),
+                destination,
+                sources=sources,
+                arrivals=search.arrivals,
+                trust=check,
+                choose=chooser,
+                progress=report,
+                overwrite=wish.overwrite,
+            )
     record = await calls.run_to_end(
         node.store.version, result.version.manifest.cid, result.destination
     )
@@ -196,7 +205,11 @@ async def fetch(
 
 async def describe(node: Node, link: Link, peers: Sequence[Address]) -> Description:
     """Find a version and read its tree and tensor index."""
-    found = await node.exchange.find(link, sources=sources_of(node, peers))
+    sources = sources_of(node, peers)
+    with unwrapped_errors():
+        async with node.finder.new_search(link, [each.peer_id for each in sources]) as search:
+            exact = await search.resolve(sources)
+            found = await node.exchange.find(exact, sources=sources, arrivals=search.arrivals)
     table = found.table
     files = tuple(FileInfo(file.path, file.size, file.cid, file.count) for file in table.files)
     return Description(

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sbp2p.dht import Dht
     from sbp2p.discovery import Discovery
     from sbp2p.exchange import Exchange
+    from sbp2p.naming import Naming
     from sbp2p.observe import SwarmStatistics
     from sbp2p.perf import PerfResult
     from sbp2p.store import RemovedVersion, Store
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.manifest import MetaValue
     from sbp2p_protocol.multiaddr import Address
 
+    from .finding_peers import PeerFinder
     from .parts import Parts
     from .publishing import PublishResult
     from .trusting import TrustCallback
@@ -118,6 +120,7 @@ class Node:
             parts = await open_parts(
                 stack,
                 identity,
+                signer=signer,
                 home=self._home.path,
                 remembers=not self.ephemeral,
                 config=self._config,
@@ -197,6 +200,22 @@ class Node:
     def dht(self) -> Dht | None:
         """This node's part in the DHT; None if it takes none."""
         return self._open.parts.dht
+
+    @property
+    def naming(self) -> Naming:
+        """What names stand for, and what stands under this node's own."""
+        return self._open.parts.naming
+
+    @property
+    def finder(self) -> PeerFinder:
+        """Who finds peers for a fetch."""
+        return self._open.parts.finder
+
+    def _changed(self) -> None:
+        """Tell others of what is new here, or gone, when they next look."""
+        self._open.parts.naming.changed()
+        if self._open.parts.announcing is not None:
+            self._open.parts.announcing.changed()
 
     # -- this node ----------------------------------------------------------------------------
 
@@ -278,9 +297,11 @@ class Node:
             parents=parents,
             now=self._environment.wall_clock(),
         )
-        return await publishing.publish(
+        result = await publishing.publish(
             self.store, self._open.signer, request, progress, calls=self._calls
         )
+        self._changed()
+        return result
 
     # -- fetching ---------------------------------------------------------------------------------
 
@@ -315,7 +336,7 @@ class Node:
             TrustError: the publisher is not one to trust.
             StoreError: the disk is full, failing or not writable; what came is kept.
         """
-        return await fetching.fetch(
+        result = await fetching.fetch(
             self,
             self._home,
             fetching.parse(link),
@@ -330,6 +351,8 @@ class Node:
             progress=progress,
             calls=self._calls,
         )
+        self._changed()
+        return result
 
     async def describe(self, link: Link | str, *, peers: Sequence[str] = ()) -> Description:
         """Return what a version is: manifest, files and tensors, without fetching its content."""
@@ -359,7 +382,11 @@ class Node:
 
     async def remove(self, version: Version, *, delete_files: bool = False) -> RemovedVersion:
         """Forget a version in its folder; delete the files that were fetched if asked."""
-        return await local.remove(self.store, version, delete_files=delete_files, calls=self._calls)
+        removed = await local.remove(
+            self.store, version, delete_files=delete_files, calls=self._calls
+        )
+        self._changed()
+        return removed
 
     # -- peers ------------------------------------------------------------------------------------
 

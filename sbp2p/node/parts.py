@@ -1,6 +1,6 @@
 """The parts of a node, opened in the order in which they build on each other.
 
-    store -> swarm -> exchange -> discovery -> DHT
+    store -> swarm -> exchange -> discovery -> DHT -> naming, announcing
 
 Theory of operation: each is an `async with` of its own on one stack, so they end in the opposite
 order, and nothing of one runs on when those below are gone. Only the process that runs as the
@@ -16,10 +16,15 @@ from sbp2p.dht import DhtRecords, open_dht
 from sbp2p.dht.records import DATABASE_NAME
 from sbp2p.discovery import Reachability, open_discovery
 from sbp2p.exchange import Exchange
+from sbp2p.naming import DATABASE_NAME as POINTERS_NAME
+from sbp2p.naming import Pointers, open_naming
 from sbp2p.perf import serve_perf
 from sbp2p.ping import serve_ping
 from sbp2p.store import Store
 from sbp2p.swarm import open_swarm
+
+from .announcing import Announcing
+from .finding_peers import PeerFinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from sbp2p.config import NodeConfig
     from sbp2p.dht import Dht
     from sbp2p.discovery import Discovery
+    from sbp2p.naming import Naming
     from sbp2p.swarm import Gate, Swarm
     from sbp2p_keys.identity import PrivateKey
 
@@ -51,12 +57,17 @@ class Parts:
     discovery: Discovery
     dht: Dht | None
     """None when the configuration turns it off."""
+    naming: Naming
+    finder: PeerFinder
+    announcing: Announcing | None
+    """None without a DHT to announce to."""
 
 
 async def open_parts(
     stack: AsyncExitStack,
     identity: PrivateKey,
     *,
+    signer: PrivateKey,
     home: Path,
     remembers: bool,
     config: NodeConfig,
@@ -68,6 +79,7 @@ async def open_parts(
     Args:
         stack: what ends them.
         identity: who the node is to its peers.
+        signer: whose versions are put under their name, if this process may do that.
         home: the folder of the store and of what is remembered.
         remembers: whether this process may write down whom it met; see the module.
         config: knobs.
@@ -103,7 +115,36 @@ async def open_parts(
     if config.dht.enabled:
         dht = await _open_dht(stack, swarm, memory, config, environment)
         discovery.on_reachability(_teller(dht))
-    return Parts(store=store, swarm=swarm, exchange=exchange, discovery=discovery, dht=dht)
+    pointers = await environment.calls.run_to_end(Pointers, home / POINTERS_NAME)
+    stack.callback(pointers.close)
+    naming = await stack.enter_async_context(
+        open_naming(
+            swarm=swarm,
+            exchange=exchange,
+            store=store,
+            pointers=pointers,
+            config=config.naming,
+            wall_clock=environment.wall_clock,
+            dht=dht,
+            signer=signer if remembers else None,
+            calls=environment.calls,
+            rng=environment.rng,
+        )
+    )
+    announcing = None
+    if dht is not None:
+        announcing = Announcing(swarm, store, dht, config.discovery, environment.calls)
+        await stack.enter_async_context(announcing.running())
+    return Parts(
+        store=store,
+        swarm=swarm,
+        exchange=exchange,
+        discovery=discovery,
+        dht=dht,
+        naming=naming,
+        finder=PeerFinder(swarm, discovery, config.discovery, dht=dht, naming=naming),
+        announcing=announcing,
+    )
 
 
 async def _open_dht(

@@ -154,6 +154,10 @@ class Store:
         """Return the block table of a version; the first time 3 s for a million blocks."""
         return self._versions.table(record)
 
+    def file_cids(self, record: VersionRecord, most: int) -> list[Cid]:
+        """Return the CIDs of at most so many of a version's files, in their order."""
+        return self._versions.file_cids(record, most)
+
     def pin(self, cid: Cid) -> None:
         """Keep a version when space is wanted; raises NotFoundError."""
         self._versions.set_pinned(cid, True)

@@ -97,6 +97,15 @@ class Versions:
                 builder.add_file(path, Cid.from_bytes(cid), islice(leaves, count))
         return builder.build()
 
+    def file_cids(self, record: VersionRecord, most: int) -> list[Cid]:
+        """Return the CIDs of a version's first files, without building its block table."""
+        with self._index.reading() as db:
+            rows = db.execute(
+                "SELECT cid FROM version_file WHERE version_id = ? ORDER BY ordinal LIMIT ?",
+                (record.row, most),
+            ).fetchall()
+        return [Cid.from_bytes(cid) for (cid,) in rows]
+
     def set_pinned(self, cid: Cid, pinned: bool) -> None:
         """Pin or unpin a version in every folder; raises NotFoundError if there is none."""
         with self._index.writing() as db:

@@ -17,16 +17,18 @@ pytestmark = pytest.mark.e2e
 
 COMMON = {"--home", "--json", "--quiet", "-q", "--verbose", "-v", "--help", "-h"}
 LIMITS = {"--upload-limit", "--download-limit", "--peer-upload-limit", "--role"}
+FINDING = {"--bootstrap", "--no-lan", "--network"}
 OPTIONS: dict[str, set[str]] = {
     "id": {"--passphrase"},
     "publish": {"--name", "--version", "--meta", "--parent"},
-    "seed": {"--name", "--listen", "--allow", "--deny", "--no-bench", *LIMITS},
+    "seed": {"--name", "--listen", "--allow", "--deny", "--no-bench", *LIMITS, *FINDING},
     "get": {
         *("--to", "--files", "--tensors", "--peer", "--overwrite", "--trust-new"),
         *("--seed", "--listen", "--patience"),
         *LIMITS,
+        *FINDING,
     },
-    "inspect": {"--tensors", "--peer"},
+    "inspect": {"--tensors", "--peer", *FINDING},
     "verify": set(),
     "ls": set(),
     "rm": {"--files", "--yes", "-y"},

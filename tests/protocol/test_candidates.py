@@ -89,6 +89,17 @@ def test_a_few_bootstrap_peers_are_always_wanted() -> None:
     assert known.next_due(9.0, [PEERS[2], PEERS[1]]) == float("inf")
 
 
+def test_one_peer_can_be_dialled_for_a_reason_of_its_own() -> None:
+    known = book(wanted=0)
+    known.add(candidate(0), 0.0)
+    assert not known.begin(PEERS[1], 0.0)
+    assert known.begin(PEERS[0], 0.0)
+    assert not known.begin(PEERS[0], 0.0)
+    known.failed(PEERS[0], "refused", 0.0)
+    assert not known.begin(PEERS[0], 9.0)
+    assert known.begin(PEERS[0], 15.0)
+
+
 def test_failures_cost_longer_and_longer_waits() -> None:
     known = book()
     known.add(candidate(0), 0.0)
