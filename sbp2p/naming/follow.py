@@ -7,8 +7,8 @@ anything run: two loops beside each other, of which the first to hear of a highe
                 version is known within seconds
     looks up    the publisher's pointer, when its TTL has passed; sooner while it is not heard of
 
-Waits are spread by chance. What is refused or fails is waited out, and told to `trouble`; numbers
-only grow, also across restarts (pointers.py).
+Waits are spread by chance. What fails is waited out, and told to `trouble` when both ways fail;
+numbers only grow, also across restarts (pointers.py).
 
 Error cases: StoreError; nothing else ends it. A cancellation leaves everything as it was.
 """
@@ -45,7 +45,7 @@ class Following:
         after: only versions with higher numbers are told.
         config: knobs.
         rng: spreads waits.
-        trouble: called with what went wrong, each time, while there is nothing new.
+        trouble: called with what went wrong, each time, while neither way leads anywhere.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class Following:
         self._trouble = trouble
         self._lookup_at = -math.inf
         """When the pointer is to be looked up again."""
+        self._failed: dict[bool, Sbp2pError] = {}
+        """What went wrong last, by a lookup (true) and by asking; one of them alone is no trouble."""
         self._unheard = 0
         """Lookups in a row that did not hear of it."""
 
@@ -119,9 +121,11 @@ class Following:
         except StoreError:
             raise
         except Sbp2pError as error:
-            if self._trouble is not None:
+            self._failed[lookup] = error
+            if self._trouble is not None and len(self._failed) == 2:
                 self._trouble(error)
             return None
+        self._failed.clear()
         if resolved.version > self.version:
             found.append(resolved)
             done.cancel()
