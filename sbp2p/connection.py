@@ -253,8 +253,12 @@ class Connection:
             await self._idle.park()
 
     def start_soon(self, task: Callable[[Connection], Awaitable[object]]) -> None:
-        """Run a task that ends with the connection, if not before; it must not raise."""
-        self._nursery.start_soon(task, self)
+        """Run a task that ends with the connection, if not before; it must not raise.
+
+        Where the last task of the connection has just ended, it does not run at all.
+        """
+        with suppress(RuntimeError):  # trio: the nursery is closed to new arrivals
+            self._nursery.start_soon(task, self)
 
     def _check_open(self) -> None:
         if self.is_open:
