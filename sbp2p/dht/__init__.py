@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from .announce import AnnounceReport as AnnounceReport
+from .dht import ClosestServers as ClosestServers
 from .dht import Dht as Dht
 from .dht import DhtStatistics as DhtStatistics
 from .dht import open_dht as open_dht

@@ -95,6 +95,21 @@ class DhtStatistics:
     value_records: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClosestServers:
+    """Where a record of some key belongs.
+
+    Attributes:
+        servers: Up to 20 that answered, the nearest first.
+        hops: Requests in a row that led to the nearest.
+        requests: How many it took in all.
+    """
+
+    servers: tuple[KadPeer, ...]
+    hops: int
+    requests: int
+
+
 @asynccontextmanager
 async def open_dht(
     network: Swarm | KadNetwork,
@@ -224,6 +239,11 @@ class Dht:
                 counts[address] = counts.get(address, 0) + 1
         ordered = sorted(counts, key=lambda address: -counts[address])
         return tuple(ordered[:KAD_PEER_ADDRESSES_MAX])
+
+    async def find_closest(self, key: bytes) -> ClosestServers:
+        """Look for the servers nearest to a key, along as many paths as for a record."""
+        lookup = await self._lookups.find_closest(key, paths=self._config.disjoint_paths)
+        return ClosestServers(tuple(lookup.closest()), lookup.hops, lookup.asked)
 
     def find_providers(self, key: bytes, *, count: int = PROVIDERS_WANTED) -> ProviderSearch:
         """Return the providers of a multihash as they are found, to be iterated over.
