@@ -68,13 +68,14 @@ def _run(console: Console, *, reference: str, delete_files: bool, yes: bool) -> 
                 console.note("nothing was removed")
                 return 0
         removed = await remove(store, version, delete_files=delete_files)
-        _report(console, version, title, removed)
+        report_removed(console, version, title, removed)
         return 0
 
     return with_store(console, body)
 
 
-def _report(console: Console, version: Version, title: str, removed: RemovedVersion) -> None:
+def report_removed(console: Console, version: Version, title: str, removed: RemovedVersion) -> None:
+    """Say what was forgotten, deleted and kept."""
     console.event(
         "removed",
         cid=str(version.cid),

@@ -70,7 +70,7 @@ class Following:
         self._lookup_at = -math.inf
         """When the pointer is to be looked up again."""
         self._failed: dict[bool, Sbp2pError] = {}
-        """What went wrong last, by a lookup (true) and by asking; one of them alone is no trouble."""
+        """What went wrong last, by a lookup (true) and by asking; one alone is no trouble."""
         self._unheard = 0
         """Lookups in a row that did not hear of it."""
 

@@ -22,6 +22,7 @@ from sbp2p.store.errors import os_errors
 from sbp2p.store.targets import WORK_FOLDER
 from sbp2p_protocol.link import BadLinkError, ManifestLink, NameLink, parse_link
 
+from .naming import check_answer
 from .trusting import require_trust
 from .values import Description, FetchResult, FileInfo, Progress, Version
 
@@ -172,6 +173,7 @@ async def fetch(
     search = node.finder.new_search(link, [each.peer_id for each in sources])
 
     async def check(document: SignedDocument, manifest: Manifest) -> None:
+        check_answer(link, manifest)
         await require_trust(home, link, manifest, trust, calls=calls)
         search.found(manifest)
 

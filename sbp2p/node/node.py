@@ -31,7 +31,7 @@ from sbp2p.swarm import Gate
 from sbp2p_keys.identity import PeerId, PrivateKey
 from sbp2p_protocol.multiaddr import BadAddressError, parse_address
 
-from . import fetching, local, publishing
+from . import fetching, local, naming, publishing
 from .environment import Environment
 from .home import Home
 from .parts import open_parts
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from sbp2p.connection import Connection
     from sbp2p.dht import Dht
     from sbp2p.discovery import Discovery
+    from sbp2p.errors import Sbp2pError
     from sbp2p.exchange import Exchange
-    from sbp2p.naming import Naming
+    from sbp2p.naming import Following, Naming, ResolvedName
     from sbp2p.observe import SwarmStatistics
     from sbp2p.perf import PerfResult
     from sbp2p.store import RemovedVersion, Store
@@ -358,6 +359,49 @@ class Node:
         """Return what a version is: manifest, files and tensors, without fetching its content."""
         more = tuple(map(_address, _texts(peers)))
         return await fetching.describe(self, fetching.parse(link), more)
+
+    # -- names ------------------------------------------------------------------------------------
+
+    async def resolve(self, link: Link | str, *, peers: Sequence[str] = ()) -> ResolvedName:
+        """Return what a name (`sbp2p://PEER/NAME[@VERSION]`) stands for, fetching nothing of it.
+
+        Args:
+            link: the name; the peers in it are asked, too.
+            peers: more addresses to ask, each ending in /p2p/<peer-id>.
+
+        Raises:
+            NotFoundError: nothing that is valid now says what it stands for.
+            PeerUnreachableError: nobody could be asked.
+            PeerMisbehavedError: the name points to what is no catalog.
+            ConfigError: the link is no name.
+        """
+        more = tuple(map(_address, _texts(peers)))
+        return await naming.resolve(self, fetching.parse(link), more)
+
+    def follow(
+        self,
+        link: Link | str,
+        *,
+        peers: Sequence[str] = (),
+        after: int = 0,
+        trouble: Callable[[Sbp2pError], None] | None = None,
+    ) -> Following:
+        """Return an endless async iterator over the versions of a name, the newest first.
+
+        Each version is told once, and none that is older than one before. To fetch one, give
+        `fetch` the name with the number that was told.
+
+        Args:
+            link: the name, without a version; the peers in it are asked, too.
+            peers: more addresses to ask, each ending in /p2p/<peer-id>.
+            after: tell only of versions with higher numbers.
+            trouble: told of what goes wrong while there is nothing new.
+
+        Raises:
+            ConfigError: the link is no name, or it names one version.
+        """
+        more = tuple(map(_address, _texts(peers)))
+        return naming.follow(self, fetching.parse(link), more, after=after, trouble=trouble)
 
     # -- what is here ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.dht import DhtRecords, open_dht
-from sbp2p.dht.records import DATABASE_NAME
+from sbp2p.dht.records import database_name
 from sbp2p.discovery import Reachability, open_discovery
 from sbp2p.exchange import Exchange
 from sbp2p.naming import DATABASE_NAME as POINTERS_NAME
@@ -156,7 +156,7 @@ async def _open_dht(
 ) -> Dht:
     records = await environment.calls.run_to_end(
         DhtRecords.open,
-        None if memory is None else memory / DATABASE_NAME,
+        None if memory is None else memory / database_name(config.dht.network),
         environment.wall_clock(),
     )
     stack.callback(records.close)
