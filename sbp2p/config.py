@@ -43,6 +43,8 @@ class ConnectionConfig:
     """No byte accepted by the socket for this long ends the connection. go-yamux: 10 s."""
     negotiate_timeout_s: float = 10.0
     """multistream-select on one stream."""
+    prologue: bytes = field(default=b"", repr=False)
+    """Of the Noise handshake: empty, or what only members of a private swarm know."""
     close_timeout_s: float = 0.5
 
 

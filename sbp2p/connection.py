@@ -15,6 +15,7 @@ Errors: `UpgradeError` out of `run` when the connection never came to be establi
 from __future__ import annotations
 
 import math
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,6 +55,10 @@ if TYPE_CHECKING:
     from .transport import RawStream
 
 
+EARLY_STREAMS_MAX = 8
+"""Streams that a peer may have opened before it is let in; those beyond are reset."""
+
+
 class UpgradeError(Exception):
     """A raw stream did not become a connection; says why, and whose fault it was."""
 
@@ -81,6 +86,8 @@ class Connection:
         config: knobs.
         on_established: called once, when the peer has proved its id and before anything else of
             it is looked at; returns why it may not stay, or None.
+        admission: run before that, to find it out by a stream of its own (`open_first_stream` or
+            `accept_first_stream`); returns the same. The peer's other streams wait meanwhile.
     """
 
     peer_id: PeerId
@@ -98,6 +105,7 @@ class Connection:
         handlers: HandlerTable,
         config: ConnectionConfig,
         on_established: Callable[[Connection], str | None],
+        admission: Callable[[Connection], Awaitable[str | None]] | None = None,
     ) -> None:
         self.initiator = initiator
         """Whether this side dialled."""
@@ -109,6 +117,10 @@ class Connection:
         self._handlers = handlers
         self._config = config
         self._on_established = on_established
+        self._admission = admission
+        self._early: deque[Stream] = deque()
+        """Streams that the peer has opened and nobody serves yet."""
+        self._early_arrived = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery
         self._streams: dict[int, Stream] = {}
         self._wire = Wire(raw, machine, config, self)
@@ -183,6 +195,10 @@ class Connection:
         """
         await trio.lowlevel.checkpoint()
         self._check_open()
+        return await self.open_first_stream(protocols)
+
+    async def open_first_stream(self, protocols: Sequence[str]) -> Stream:
+        """Open a stream before the peer is let in: for `admission`; else like `open_stream`."""
         try:
             stream_id = self._machine.open_stream()
         except LocalProtocolError as error:
@@ -205,6 +221,12 @@ class Connection:
             stream.reset()
             raise
         return stream
+
+    async def accept_first_stream(self) -> Stream:
+        """Wait for the first stream that the peer opens before it is let in: for `admission`."""
+        while not self._early:
+            await self._early_arrived.park()
+        return self._early.popleft()
 
     async def ping(self) -> float:
         """Return the round trip time in seconds, measured with the multiplexer's own ping.
@@ -345,21 +367,43 @@ class Connection:
         self.public_key = event.public_key
         self.security = event.security
         self.established_at = self.idle_since = trio.current_time()
-        if refusal := self._on_established(self):
+        if self._admission is None:
+            self._decide(self._on_established(self))
+        else:
+            self._nursery.start_soon(self._ask, self._admission)
+
+    async def _ask(self, admission: Callable[[Connection], Awaitable[str | None]]) -> None:
+        refusal = await admission(self)
+        if not self._ending.is_set():
+            self._decide(refusal or self._on_established(self))
+            self._on_progress()
+
+    def _decide(self, refusal: str | None) -> None:
+        if refusal is not None:
             self._machine.close(CloseCode.NORMAL)
             self._lose(refusal)
-        else:
-            self._admitted = True
-            self._settled.set()
+            return
+        self._admitted = True
+        self._settled.set()
+        for stream in self._early:
+            self._serve(stream)
+        self._early.clear()
 
     def _on_stream_opened(self, stream_id: int) -> None:
         if self._ending.is_set():
             self._machine.reset(stream_id)
+        elif self._admitted:
+            self._serve(self._add_stream(stream_id, initiator=False))
+        elif len(self._early) < EARLY_STREAMS_MAX:
+            self._early.append(self._add_stream(stream_id, initiator=False))
+            self._early_arrived.unpark()
         else:
-            stream = self._add_stream(stream_id, initiator=False)
-            self._nursery.start_soon(
-                serve_stream, stream, self._handlers, self._config.negotiate_timeout_s
-            )
+            self._machine.reset(stream_id)
+
+    def _serve(self, stream: Stream) -> None:
+        self._nursery.start_soon(
+            serve_stream, stream, self._handlers, self._config.negotiate_timeout_s
+        )
 
     # -- ending -----------------------------------------------------------------------------
 

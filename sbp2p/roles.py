@@ -42,6 +42,13 @@ class Role(Enum):
     LEECH = "leech"
     OFFLINE = "offline"
 
+    @classmethod
+    def of(cls, *, sends: bool, receives: bool) -> Role:
+        """Return the role that does just that."""
+        if sends:
+            return cls.PEER if receives else cls.SEED
+        return cls.LEECH if receives else cls.OFFLINE
+
     @property
     def sends(self) -> bool:
         """Whether blocks and documents go out."""
@@ -83,6 +90,8 @@ class Rules:
     roots: Mapping[Cid, Role] = field(default_factory=dict)
     """By the root of one version."""
     peers: Mapping[PeerId, Role] = field(default_factory=dict)
+    members: Mapping[PeerId, Role] = field(default_factory=dict)
+    """What peers may do by their certificates, in a private swarm; no rule allows more."""
 
     def role(self, peer: PeerId | None, subject: Subject = ANYTHING) -> Role:
         """Return the role towards a peer in all that concerns a subject."""
@@ -93,14 +102,14 @@ class Rules:
             if subject.name is not None:
                 found = self.models.get((subject.publisher, subject.name))
             found = found or self.namespaces.get(subject.publisher)
-        return found or self.node
+        return self._with_member(peer, found or self.node)
 
     def whole(self, peer: PeerId) -> Role | None:
         """Return the role towards a peer that holds for every subject; None if it depends."""
         found = self.peers.get(peer)
-        if found is not None:
-            return found
-        return self.node if not (self.roots or self.models or self.namespaces) else None
+        if found is None and not (self.roots or self.models or self.namespaces):
+            found = self.node
+        return None if found is None else self._with_member(peer, found)
 
     def sends_to(self, peer: PeerId) -> bool:
         """Whether anything at all might be sent to a peer."""
@@ -124,4 +133,14 @@ class Rules:
         if whole is not None:
             return {whole}
         maps = (self.roots, self.models, self.namespaces)
-        return {self.node, *chain.from_iterable(each.values() for each in maps)}
+        roles = {self.node, *chain.from_iterable(each.values() for each in maps)}
+        return {self._with_member(peer, role) for role in roles}
+
+    def _with_member(self, peer: PeerId | None, role: Role) -> Role:
+        """Return a role towards a peer without what its certificate does not let it do."""
+        member = self.members.get(peer) if peer is not None else None
+        if member is None:
+            return role
+        return Role.of(
+            sends=role.sends and member.receives, receives=role.receives and member.sends
+        )

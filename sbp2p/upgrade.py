@@ -15,7 +15,7 @@ from .connection import Connection
 from .handlers import HandlerTable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from sbp2p_keys.identity import PeerId, PrivateKey
     from sbp2p_protocol.buffers import BufferPool
@@ -33,6 +33,7 @@ def make_connection(
     expected_peer: PeerId | None,
     handlers: HandlerTable,
     on_established: Callable[[Connection], str | None],
+    admission: Callable[[Connection], Awaitable[str | None]] | None = None,
     pool: BufferPool | None = None,
 ) -> Connection:
     """Return a connection that is to be `run`; a node's connections may share a `pool`."""
@@ -43,6 +44,7 @@ def make_connection(
         config=ConnectionMachineConfig(
             receive_buffer_bytes=config.connection.receive_buffer_bytes,
             upgrade_timeout_s=config.transport.upgrade_timeout_s,
+            prologue=config.connection.prologue,
             yamux=YamuxConfig(
                 keepalive_s=config.connection.keepalive_s,
                 ping_timeout_s=config.connection.ping_timeout_s,
@@ -58,6 +60,7 @@ def make_connection(
         handlers=handlers,
         config=config.connection,
         on_established=on_established,
+        admission=admission,
     )
 
 

@@ -58,6 +58,8 @@ class ConnectionMachineConfig:
     """Secure channels, most wanted first: proposed in this order, or accepted."""
     early_muxers: tuple[str, ...] = (YAMUX,)
     """Offered inside the handshake; empty costs a round trip."""
+    prologue: bytes = field(default=b"", repr=False)
+    """Of the Noise handshake: empty, or what only members of a private swarm know."""
     yamux: YamuxConfig = field(default_factory=YamuxConfig)
     wide_data_frame: int = 17 * PLAINTEXT_MAX
     """Payload bytes of a frame to a peer that speaks our AES-GCM suite and so is one of ours: a
@@ -126,6 +128,7 @@ class Connection:
             expected_peer=expected_peer,
             security=config.security,
             early_muxers=config.early_muxers,
+            prologue=config.prologue,
             receive_buffer_bytes=config.receive_buffer_bytes,
             pool=self._pool,
         )

@@ -78,6 +78,7 @@ class Upgrade:
         expected_peer: who must be at the other end; None accepts anyone.
         security: ids of Noise suites, most wanted first: what is proposed, or what is accepted.
         early_muxers: what the handshake offers; empty negotiates the muxer after it.
+        prologue: of the Noise handshake: what only members of a private swarm know.
         receive_buffer_bytes: most ciphertext taken from one read, once the upgrade is done.
         pool: where large buffers come from.
     """
@@ -90,6 +91,7 @@ class Upgrade:
         expected_peer: PeerId | None,
         security: Sequence[str],
         early_muxers: Sequence[str],
+        prologue: bytes,
         receive_buffer_bytes: int,
         pool: BufferPool,
     ) -> None:
@@ -97,6 +99,7 @@ class Upgrade:
         self._initiator = initiator
         self._expected_peer = expected_peer
         self._early_muxers = tuple(early_muxers)
+        self._prologue = prologue
         self._receive_buffer_bytes = receive_buffer_bytes
         self._pool = pool
         self._received = 0
@@ -151,6 +154,7 @@ class Upgrade:
             expected_peer=self._expected_peer,
             suite=self._suite,
             muxers=self._early_muxers,
+            prologue=self._prologue,
         )
         self.phase = UpgradePhase.HANDSHAKE
         self._out += handshake.data_to_send()

@@ -94,6 +94,7 @@ class NoiseHandshake:
         expected_peer: Who must be at the other end; None accepts anyone.
         suite: What multistream-select agreed on.
         muxers: What to offer early, most wanted first; empty offers nothing.
+        prologue: Bytes that both sides must know; libp2p's is empty.
         static_key: X25519 key; a fresh one by default. Given in tests only.
         ephemeral_key: X25519 key; a fresh one by default. Given in tests only.
     """
@@ -121,6 +122,7 @@ class NoiseHandshake:
         expected_peer: PeerId | None = None,
         suite: NoiseSuite = NoiseSuite.CHACHA,
         muxers: Sequence[str] = (YAMUX_PROTOCOL,),
+        prologue: bytes = b"",
         static_key: X25519PrivateKey | None = None,
         ephemeral_key: X25519PrivateKey | None = None,
     ) -> None:
@@ -132,6 +134,7 @@ class NoiseHandshake:
         self._xx = XXHandshake(
             initiator=initiator,
             suite=suite,
+            prologue=prologue,
             static_key=self._static,
             ephemeral_key=ephemeral_key or X25519PrivateKey.generate(),
         )

@@ -375,11 +375,12 @@ class BlockScheduler:
     def _rejected(self, session: PeerSession, event: Rejected) -> None:
         session.tally.blocks_rejected += len(event.digests)
         if event.reason in (RejectReason.NOT_HAVE, RejectReason.CHANGED, RejectReason.REFUSED):
+            refused = event.reason is RejectReason.REFUSED
             for index in map(self._index, event.digests):
-                self._lost.note(session.peer_id, index)
+                if not refused:  # its user's will, which may change, and no lie
+                    self._lost.note(session.peer_id, index)
                 self.picker.block_lost(session.peer_id, index)
-            if event.reason is not RejectReason.REFUSED:  # its user's will, and no lie
-                session.lies += len(event.digests)
+            session.lies += 0 if refused else len(event.digests)
             if session.lies > _LIES_MAX + _LIES_PER_BLOCK * session.tally.blocks_verified:
                 session.leave(f"it did not have {session.lies} blocks that it said it had")
         elif event.reason is RejectReason.CANCELLED or session.client.choked:

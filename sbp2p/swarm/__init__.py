@@ -10,6 +10,8 @@
 | `arrivals` | how many come from one address, and who has to wait |
 | `gate`, `scores` | who may connect; who misbehaved too often |
 | `roles` | who is sent to and asked, and who waits for a change of that |
+| `members` | who is let into a private swarm, and who has to leave it |
+| `upkeep` | what ends connections that nobody needs |
 | `events` | what subscribers hear |
 """
 

@@ -10,7 +10,6 @@ synchronous step, and an admitted connection is in the table before its next eve
 
 from __future__ import annotations
 
-import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -28,21 +27,25 @@ from sbp2p.upgrade import make_connection
 from sbp2p_protocol.buffers import BufferPool
 from sbp2p_protocol.errors import CloseCode, IntegrityError, RemoteProtocolError
 from sbp2p_protocol.limits import REFUSED_ORIGINS_MAX, SCORED_PEERS_MAX
+from sbp2p_protocol.membership import REVOCATIONS_PROTOCOL
 
 from .arrivals import Arrivals, origin_of
 from .dialler import Dialler, expected_peer
 from .events import PeerConnected, PeerDisconnected, PeerIdentified, Subscribers
 from .gate import Gate
+from .members import Members
 from .own_addresses import OwnAddresses
 from .probe import Probe
 from .roles import Roles
 from .scores import VIOLATION_POINTS, Scores
 from .table import SIMULTANEOUS_WINDOW_S, ConnectionTable
+from .upkeep import close_idle, keep_to_roles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from sbp2p.handlers import StreamHandler
+    from sbp2p.membership import Membership
     from sbp2p.stream import Stream
     from sbp2p.transport import Listener, RawStream, Transport
     from sbp2p_keys.identity import PeerId, PrivateKey
@@ -62,6 +65,7 @@ async def open_swarm(
     config: NodeConfig | None = None,
     *,
     gate: Gate | None = None,
+    membership: Membership | None = None,
     transports: Sequence[Transport] | None = None,
 ) -> AsyncIterator[Swarm]:
     """Open a swarm that lives as long as the `async with` block.
@@ -70,6 +74,7 @@ async def open_swarm(
         identity: the key that this node proves to its peers.
         config: knobs.
         gate: who may connect; everybody by default.
+        membership: of a private swarm: only its members are connected to, in both directions.
         transports: how to reach addresses; TCP by default.
     """
     config = config or NodeConfig()
@@ -79,11 +84,15 @@ async def open_swarm(
                 identity,
                 config,
                 gate=gate or Gate(),
+                membership=membership,
                 transports=transports or [TcpTransport(config.transport)],
                 nursery=nursery,
             )
-            nursery.start_soon(swarm._close_idle_connections)
-            nursery.start_soon(swarm._keep_to_roles)
+            nursery.start_soon(close_idle, swarm._table, config.swarm.idle_connection_s)
+            nursery.start_soon(keep_to_roles, swarm._table, swarm.roles)
+            if swarm._members is not None:
+                swarm.handle(REVOCATIONS_PROTOCOL, swarm._members.take_list)
+                nursery.start_soon(swarm._members.keep)
             try:
                 yield swarm
             finally:
@@ -105,6 +114,7 @@ class Swarm:
         config: NodeConfig,
         *,
         gate: Gate,
+        membership: Membership | None,
         transports: Sequence[Transport],
         nursery: trio.Nursery,
     ) -> None:
@@ -141,6 +151,9 @@ class Swarm:
         self._listeners: list[Listener] = []
         self.own_addresses = OwnAddresses(self.peer_id, config.swarm, self._listeners)
         self.probe = Probe(identity, config, transports)
+        self._members: Members | None = None
+        if membership is not None:
+            self._members = Members(membership, self, self._table, self._arrivals)
         self._half_open: set[Connection] = set()
         self._identified: dict[PeerId, IdentifyMessage] = {}
         self._accepted = 0
@@ -211,7 +224,7 @@ class Swarm:
         """
         peer_id = expected_peer(addresses, peer_id)
         if peer_id is not None:
-            if refusal := self._refusal(peer_id):
+            if refusal := self.refusal(peer_id):
                 raise PeerUnreachableError(
                     f"peer {peer_id} is not dialled: {refusal}",
                     hint="this node's own rules keep it away from that peer",
@@ -364,6 +377,7 @@ class Swarm:
             expected_peer=expected_peer,
             handlers=self._handlers,
             on_established=self._admit,
+            admission=None if self._members is None else self._members.admit,
             pool=self._pool,
         )
 
@@ -389,7 +403,7 @@ class Swarm:
         """Decide whether a peer that has proved its id may stay; None lets it in."""
         peer_id = connection.peer_id
         self._half_open.discard(connection)
-        if refusal := self._refusal(peer_id):
+        if refusal := self.refusal(peer_id):
             if not connection.initiator:
                 origin = origin_of(connection.remote_address)
                 self._arrivals.turned_away(origin, trio.current_time())
@@ -409,7 +423,8 @@ class Swarm:
             self._subscribers.publish(PeerConnected(peer_id))
         return None
 
-    def _refusal(self, peer_id: PeerId) -> str | None:
+    def refusal(self, peer_id: PeerId) -> str | None:
+        """Return why a peer is not let in, as far as its id tells."""
         if self._scores.is_banned(peer_id, trio.current_time()):
             return "it is banned for what it did"
         rules = self.roles.rules
@@ -466,26 +481,6 @@ class Swarm:
         await trio.sleep(SIMULTANEOUS_WINDOW_S)  # the peer may not know of the other one yet
         await connection.wait_idle()
         connection.close()
-
-    async def _close_idle_connections(self) -> None:
-        limit_s = self._config.swarm.idle_connection_s
-        while True:
-            oldest = min((each.idle_since for each in self._table), default=math.inf)
-            now = trio.current_time()
-            await trio.sleep_until(max(min(oldest, now) + limit_s, now + limit_s / 8))
-            for connection in self._table:
-                if trio.current_time() - connection.idle_since >= limit_s:
-                    connection.close()
-
-    async def _keep_to_roles(self) -> None:
-        """Close the connections with peers to which this node has just become offline."""
-        rules = self.roles.rules
-        while True:
-            rules = await self.roles.wait_changed(rules)
-            for connection in self._table:
-                peer_id = connection.peer_id
-                if not (rules.sends_to(peer_id) or rules.receives_from(peer_id)):
-                    connection.close()
 
     async def _shut_down(self) -> None:
         """Stop listening and close every connection, within `close_timeout_s`."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from sbp2p_keys.errors import KeysError, NotAMemberError
+from sbp2p_keys.identity import PeerId
 from sbp2p_keys.membership import (
     CERTIFICATE_DOMAIN,
     DELEGATE_DOMAIN,
@@ -14,11 +16,25 @@ from sbp2p_keys.membership import (
     read_revocations,
 )
 from sbp2p_keys.swarm_file import SwarmFile
+from sbp2p_protocol.errors import RemoteProtocolError
+from sbp2p_protocol.framing import encode_length_prefixed
+from sbp2p_protocol.membership import (
+    Credentials,
+    MembershipHandshake,
+    RevocationList,
+    RevocationsReader,
+)
 
 from .corpus import KEYS, field_bytes, hex_bytes, texts, vectors
 from .engine import Target
 from .expect import Refused, attempt, expect, expect_equal
 from .structure import json_text, protobuf
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NOW: Final = 1_800_000_100.0
+"""When the certificates of the vectors hold."""
 
 
 def _certificate(data: bytes) -> None:
@@ -57,6 +73,52 @@ def _swarm_file(data: bytes) -> None:
         expect(found.secret.hex() not in repr(found), "the secret is shown")
 
 
+def _handshake(data: bytes, *, initiator: bool) -> None:
+    found = vectors("keys", "membership")
+    certificate = bytes.fromhex(found["certificates"]["member"]["document"])
+    peer = PeerId.parse(found["certificates"]["only_sends"]["member"])
+
+    def run(pieces: Sequence[bytes]) -> object:
+        machine = MembershipHandshake(
+            initiator=initiator,
+            peer=peer,
+            credentials=Credentials(certificate),
+            revocations=RevocationList(Revocations(read_certificate(certificate).issuer)),
+        )
+        try:
+            for piece in pieces:
+                machine.receive_data(piece, _NOW)
+        except RemoteProtocolError:
+            return None  # how much was said before depends on the cuts
+        return machine.state, machine.revocations, machine.data_to_send()
+
+    first = run([data])
+    for at in (1, len(data) // 2, len(data) - 1):
+        if 0 < at < len(data):
+            expect_equal(run([data[:at], data[at:]]), first, "cut somewhere")
+
+
+def _handshake_seeds() -> list[bytes]:
+    found = vectors("keys", "membership")
+    shown = bytes.fromhex(found["certificates"]["only_sends"]["document"])
+    lent = bytes.fromhex(found["certificates"]["delegate"]["document"])
+    listed = bytes.fromhex(found["revocations"]["empty"]["document"])
+    lp = encode_length_prefixed
+    return [
+        lp(lp(shown) + lp(b"")) + lp(listed),
+        lp(lp(shown) + lp(b"")) + lp(b""),
+        lp(lp(shown) + lp(lent)) + lp(listed),
+        lp(lp(shown) + lp(b"")),
+    ]
+
+
+def _list(data: bytes) -> None:
+    reader = RevocationsReader()
+    document = attempt(RemoteProtocolError, reader.receive_data, data)
+    if isinstance(document, bytes):
+        expect_equal(encode_length_prefixed(document), data, "sent again")
+
+
 def _certificate_seeds() -> list[bytes]:
     found = vectors("keys", "membership")
     return [
@@ -76,6 +138,30 @@ def _swarm_file_seeds() -> list[bytes]:
 
 
 TARGETS: Final = (
+    Target(
+        name="membership_listening",
+        modules=("sbp2p_protocol.membership",),
+        check=partial(_handshake, initiator=False),
+        seeds=_handshake_seeds,
+        max_size=4096,
+        test_runs=100,
+    ),
+    Target(
+        name="membership_dialling",
+        modules=("sbp2p_protocol.membership",),
+        check=partial(_handshake, initiator=True),
+        seeds=_handshake_seeds,
+        max_size=4096,
+        test_runs=100,
+    ),
+    Target(
+        name="membership_list",
+        modules=("sbp2p_protocol.membership",),
+        check=_list,
+        seeds=lambda: [encode_length_prefixed(each) for each in _revocations_seeds()],
+        max_size=4096,
+        test_runs=100,
+    ),
     Target(
         name="membership_certificate",
         modules=("sbp2p_keys.membership",),
