@@ -203,10 +203,10 @@ class DiscoveryConfig:
     dht_wait_s: float = 10.0
     """How long a fetch waits for the DHT to have any server in its table."""
     search_again_s: float = 60.0
-    """Between two searches for more peers while a fetch runs."""
+    """Between two searches for more peers while a fetch runs; the first ones follow sooner."""
     search_in_need_s: float = 4.0
-    """The same while no peer is left; under the exchange's `patience_s`, after which it gives up.
-    """
+    """The same at first, and while no peer has what is missing; under the exchange's `patience_s`,
+    after which it gives up."""
     search_first_s: float = 1.5
     """After a first search that found somebody, the fetch has this long to find the version, or is
     not told of others any more; it goes on to ask those that it has."""

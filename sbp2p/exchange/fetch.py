@@ -101,6 +101,7 @@ class Fetch:
         self._part_files: tuple[tuple[str, Path], ...] = ()
         self._rate = RateMeter(self._started)
         self._phase = Phase.FINDING
+        self._is_stuck = False
         self._manifest: Manifest | None = None
         self._bytes_total = self._bytes_verified = self._bytes_network = 0
         self._bytes_resumed = self._bytes_local = 0
@@ -258,7 +259,8 @@ class Fetch:
         self._report()
 
     def _check_hope(self, peers: Peers, scheduler: BlockScheduler, now: float) -> None:
-        if scheduler.hope or now - self._last_tick > ABSENT_S:
+        self._is_stuck = not scheduler.hope
+        if not self._is_stuck or now - self._last_tick > ABSENT_S:
             self._last_hope = now
             return
         sources = peers.sources
@@ -296,6 +298,7 @@ class Fetch:
                 blocks_total=self._blocks_total,
                 blocks_verified=self._blocks_verified,
                 peers=len(sources.usable()),
+                is_stuck=self._is_stuck,
                 rate=self._rate.rate,
             )
         )

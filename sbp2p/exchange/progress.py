@@ -46,6 +46,8 @@ class FetchProgress:
     blocks_verified: int = 0
     peers: int = 0
     """Connected peers that are asked."""
+    is_stuck: bool = False
+    """Whether nothing is on its way, and none of these peers has what is missing."""
     rate: float = 0.0
     """Verified bytes a second over about the last two seconds, from the network."""
 

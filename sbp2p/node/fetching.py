@@ -178,7 +178,7 @@ async def fetch(
         search.found(manifest)
 
     def report(now: FetchProgress) -> None:
-        search.report(now.peers)
+        search.report(in_need=now.is_stuck or not now.peers)
         if progress is not None:
             progress(_progress(now, trio.current_time() - started))
 

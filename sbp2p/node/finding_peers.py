@@ -15,8 +15,9 @@ A search adds others as they are found:
 
 The first round asks all ways at once. When it is over and the fetch has not even found the version,
 the channel ends, so that the fetch gives up as soon as those who were found have been asked. Once
-there is a version, the channel stays open, and rounds follow every `search_again_s`, or sooner when
-no peer is left: seeders come and go in a long fetch.
+there is a version, the channel stays open, and rounds follow, at first soon, since those who begin
+to seed at the same time have yet to announce it, then every `search_again_s`; or sooner when no
+peer has what is missing: seeders come and go in a long fetch.
 
 With nothing but the link to go by (no bootstrap, no LAN, no DHT, nobody remembered) there is no
 channel at all, and a fetch knows at once that nobody else will come.
@@ -157,9 +158,9 @@ class PeerSearch:
         self._manifest = manifest
         self._in_need.set()
 
-    def report(self, peers: int) -> None:
-        """Note how many peers the fetch has just now; with none, it is searched at once."""
-        if not peers and self._manifest is not None:
+    def report(self, *, in_need: bool) -> None:
+        """Note whether the peers of the fetch are of no use just now: then it is searched soon."""
+        if in_need and self._manifest is not None:
             self._in_need.set()
 
     async def resolve(self, sources: Iterable[Source] = ()) -> Link:
@@ -192,18 +193,19 @@ class PeerSearch:
                 # the fetch has yet to ask those that were just found
                 with trio.move_on_after(self._finder.config.search_first_s):
                     await self._in_need.wait()
+            wait = self._finder.config.search_in_need_s
             while self._manifest is not None:
-                await self._wait_for_need()
+                await self._wait_for_need(wait)
                 await self._round()
+                wait = min(2 * wait, self._finder.config.search_again_s)
             nursery.cancel_scope.cancel()
         self._send.close()
 
-    async def _wait_for_need(self) -> None:
-        config = self._finder.config
+    async def _wait_for_need(self, at_most: float) -> None:
         self._in_need = trio.Event()
-        with trio.move_on_after(config.search_again_s):
+        with trio.move_on_after(at_most):
             await self._in_need.wait()
-            await trio.sleep(config.search_in_need_s)
+            await trio.sleep(self._finder.config.search_in_need_s)
 
     async def _round(self) -> None:
         async with trio.open_nursery() as nursery:
