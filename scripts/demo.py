@@ -3,7 +3,9 @@
 One: publish and sign MiniLM, seed it from one process, fetch it into another by one link, compare
 every byte, load it into a PyTorch module. Two: publish a second version with a few tensors changed
 and show how few bytes that costs. Three: kill the seeder in the middle of a transfer and finish
-from another. The exit status is 0 only if each step was checked and held.
+from another. Four: a newcomer knows the publisher's peer id and somebody in the DHT, nothing else;
+it finds both seeders, and the first one leaves half way. The exit status is 0 only if each step was
+checked and held.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ SENTENCES = (
 CHANGED_LAYER = "encoder.layer.5."
 KILL_ATTEMPTS = 5
 KILL_AFTER_BYTES = 10_000_000
+SEED_RATE = "15MB"
+"""Of each seeder of the fourth act, so that there is a half way to leave at."""
+FOUND_TIMEOUT_S = 60.0
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -177,15 +182,58 @@ def _fetch_and_kill(alice: Sbp2p, carol: Sbp2p, cid: str, target: Path) -> bool:
     return True
 
 
+def found_by_peer_id(alice: Sbp2p, bob: Sbp2p, dora: Sbp2p, erin: Sbp2p) -> None:
+    """Join by the publisher's peer id through the DHT; the publisher leaves half way."""
+    step("4. A newcomer knows a peer id and anybody in the DHT; the first seeder leaves half way")
+    target = WORK / "erin-v2"
+    with Seeder(dora) as entry:
+        say(f"  {entry.peer} has no model, and is in the DHT")
+        options = ("--bootstrap", entry.address, "--upload-limit", SEED_RATE)
+        with Seeder(alice, *options) as first, Seeder(bob, *options) as second:
+            link = f"sbp2p://{alice.peer_id()}/minilm"
+            say(f"  link {link}")
+            done = _fetch_while_leaving(erin, link, entry, first, target)
+            peers = {peer["peer"]: peer["bytes"] for peer in done["peers"]}
+            for peer, count in peers.items():
+                say(f"  {count / 1e6:.1f} MB from {peer}")
+            require(set(peers) == {first.peer, second.peer}, "both seeders were found, and gave")
+    describe(done)
+    require(done["version"] == 2, "the name stands for the newest version")
+    compare(WORK / "model-v2", target)
+
+
+def _fetch_while_leaving(
+    erin: Sbp2p, link: str, entry: Seeder, first: Seeder, target: Path
+) -> dict[str, Any]:
+    """Fetch `link`, knowing only `entry`; end `first` in the middle; return what `get` reported."""
+    words = ("--to", target, "--trust-new", "--no-lan", "--bootstrap", entry.address)
+    fetch = erin.start("get", link, *words, "--patience", FOUND_TIMEOUT_S)
+    left = False
+    for event in fetch.events():
+        if event["event"] != "progress" or event["phase"] != "network" or left:
+            continue
+        share = event["done_bytes"] / event["total_bytes"]
+        if share > 0.5:
+            os.kill(first.process.pid, signal.SIGKILL)
+            say(f"  killed {first.peer} at {share:.0%}")
+            left = True
+    status, error = fetch.wait()
+    require(status == 0, f"the fetch went on without it {error}".strip())
+    require(left, "the first seeder left in mid-transfer")
+    return fetch.last
+
+
 def main() -> int:
-    """Run the three acts in a fresh folder."""
+    """Run the four acts in a fresh folder."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
-    alice, bob, carol = (Sbp2p(WORK / "homes" / name) for name in ("alice", "bob", "carol"))
+    names = ("alice", "bob", "carol", "dora", "erin")
+    alice, bob, carol, dora, erin = (Sbp2p(WORK / "homes" / name) for name in names)
     try:
         cid = first_version(alice, bob)
         second_version(alice, bob)
         killed_seeder(alice, bob, carol, cid)
+        found_by_peer_id(alice, bob, dora, erin)
     except DemoError as error:
         say(f"\n{error}")
         return 1

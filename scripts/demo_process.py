@@ -83,22 +83,23 @@ class Sbp2p:
 
 
 class Seeder:
-    """`sbp2p seed` for as long as the block runs."""
+    """`sbp2p seed` for as long as the block runs, on loopback alone."""
 
-    def __init__(self, node: Sbp2p) -> None:
-        self._running = node.start("seed", "--listen", "/ip4/127.0.0.1/tcp/0")
+    def __init__(self, node: Sbp2p, *options: object) -> None:
+        words = ("--listen", "/ip4/127.0.0.1/tcp/0", "--no-lan", *options)
+        self._running = node.start("seed", *words)
         self.process = self._running.process
         self.peer = ""
-        self._address = ""
+        self.address = ""
 
     def link(self, cid: str) -> str:
         """Return the link to a version by its manifest, with this seeder's address."""
-        return f"sbp2p:{cid}?peer={self._address}"
+        return f"sbp2p:{cid}?peer={self.address}"
 
     def __enter__(self) -> Self:
         for event in self._running.events():
             if event["event"] == "listening":
-                self.peer, self._address = event["peer"], event["addresses"][0]
+                self.peer, self.address = event["peer"], event["addresses"][0]
                 return self
         _, complaint = self._running.wait()
         raise DemoError(f"sbp2p seed did not start: {complaint}")
