@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .console import Console
 
 DEFAULT_PORT: Final = 4801
-_ANY_HOSTS: Final = ("/ip4/0.0.0.0", "/ip6/::")
+ANY_HOSTS: Final = ("/ip4/0.0.0.0", "/ip6/::")
 _LOOPBACK: Final = ("127.", "::1")
 _LINK_ADDRESSES: Final = 4
 """Addresses in a printed link: a machine can have dozens, and the line is to be pasted."""
@@ -35,7 +35,7 @@ async def start_listening(console: Console, node: Node, addresses: Sequence[str]
     """
     if addresses:
         for address in addresses:
-            await _listen(node, address)
+            await listen_on(node, address)
     else:
         await _listen_by_default(console, node)
     if node.ephemeral:
@@ -47,7 +47,8 @@ async def start_listening(console: Console, node: Node, addresses: Sequence[str]
         console.result(f"listening on {each}")
 
 
-async def _listen(node: Node, text: str) -> None:
+async def listen_on(node: Node, text: str) -> None:
+    """Listen on an address given as text; raises ConfigError."""
     from sbp2p.errors import ConfigError
     from sbp2p_protocol.multiaddr import BadAddressError, parse_address
 
@@ -64,19 +65,19 @@ async def _listen_by_default(console: Console, node: Node) -> None:
     from sbp2p.errors import ConfigError
 
     failures: list[ConfigError] = []
-    for host in _ANY_HOSTS:
+    for host in ANY_HOSTS:
         try:
-            await _listen(node, f"{host}/tcp/{DEFAULT_PORT}")
+            await listen_on(node, f"{host}/tcp/{DEFAULT_PORT}")
             continue
         except ConfigError:
             pass
         try:
-            await _listen(node, f"{host}/tcp/0")
+            await listen_on(node, f"{host}/tcp/0")
         except ConfigError as error:  # a machine without IPv6, or without IPv4
             failures.append(error)
         else:
             console.note(f"port {DEFAULT_PORT} is taken on {host}: using a free one")
-    if len(failures) == len(_ANY_HOSTS):
+    if len(failures) == len(ANY_HOSTS):
         raise failures[0]
 
 

@@ -270,6 +270,11 @@ class Discovery:
         """What the last peer that was asked said."""
         return self._reach.reason
 
+    @property
+    def reachability_counts(self) -> tuple[int, int]:
+        """How many groups of peers reached this node, and how many failed to."""
+        return self._reach.counts
+
     def on_reachability(self, callback: Callable[[Reachability], object]) -> None:
         """Call `callback` with the reachability now and at each change; it must not raise."""
         self._reach.on_change(callback)

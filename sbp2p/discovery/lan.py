@@ -109,11 +109,16 @@ class Lan:
         """Links that cannot be used, and why."""
         self.heard = 0
         """Packets about this service, our own among them."""
+        self._arrivals = trio.lowlevel.ParkingLot()
 
     @property
     def links(self) -> list[Link]:
         """The links in use now."""
         return list(self._running)
+
+    async def wait_heard(self) -> None:
+        """Wait for the next packet about this service."""
+        await self._arrivals.park()
 
     def ask_now(self) -> None:
         """Ask on every link soon, whenever it was asked last."""
@@ -179,6 +184,7 @@ class Lan:
         except RemoteProtocolError as error:
             observe.report_refused("a multicast packet", str(error))
             return
+        self._arrivals.unpark_all()
         for peer in found:
             self._offer(Candidate(peer.peer_id, peer.addresses, Origin.LAN))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sbp2p.config import NodeConfig
     from sbp2p.connection import Connection
-    from sbp2p.transport import Transport
+    from sbp2p.transport import DialFailure, Transport
     from sbp2p_keys.identity import PeerId, PrivateKey
     from sbp2p_protocol.multiaddr import Address
 
@@ -35,7 +35,7 @@ class Probe:
         self._transports = transports
 
     async def __call__(self, address: Address, peer_id: PeerId | None = None) -> PeerId:
-        """Return who proved its id at a numeric address.
+        """Return who proved its id at an address, or at the first that a name stands for.
 
         Args:
             address: where to look; a peer id in it is who must be there.
@@ -49,6 +49,15 @@ class Probe:
         transport = next((each for each in self._transports if each.can_dial(address)), None)
         if transport is None:
             raise DialError.at(address, "no transport here can dial this kind of address")
+        failures: list[DialFailure] = []
+        for each in await transport.resolve(address):
+            try:
+                return await self._look(transport, each, peer_id)
+            except DialError as error:
+                failures += error.failures
+        raise DialError(failures)
+
+    async def _look(self, transport: Transport, address: Address, peer_id: PeerId | None) -> PeerId:
         proved: list[PeerId] = []
 
         def leave(connection: Connection) -> str:

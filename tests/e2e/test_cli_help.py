@@ -39,6 +39,7 @@ OPTIONS: dict[str, set[str]] = {
     "ls": set(),
     "rm": {"--files", "--yes", "-y"},
     "bench": {"--size", "--pings"},
+    "doctor": {"--wait", "--listen", *FINDING},
     "trust": set(),
     "trust list": set(),
     "trust pin": set(),
