@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -38,8 +39,7 @@ class Host:
         timeline: of the network.
         public_ip: where others see it.
         private_ip: its own interface, where a router translates addresses; nobody can dial it.
-        up: bytes per second that leave it.
-        down: bytes per second that reach it.
+        chunk_s: of its lines; see `shaper`.
     """
 
     def __init__(
@@ -50,15 +50,14 @@ class Host:
         *,
         public_ip: str,
         private_ip: str | None,
-        up: float,
-        down: float,
+        chunk_s: float,
     ) -> None:
         self.name = name
         self.number = number
         self.public_ip = public_ip
         self.private_ip = private_ip
-        self.uplink = Shaper(timeline, up)
-        self.downlink = Shaper(timeline, down)
+        self.uplink = Shaper(timeline, math.inf, chunk_s=chunk_s)
+        self.downlink = Shaper(timeline, math.inf, chunk_s=chunk_s)
         self.is_up = True
         """False once it has vanished from the network."""
         self.listeners: dict[int, VirtualListener] = {}

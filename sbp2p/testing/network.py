@@ -14,7 +14,6 @@ import ipaddress
 import math
 import random
 from collections import deque
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -28,6 +27,7 @@ from sbp2p_protocol.limits import KIB
 from .hosts import PORT, Host, VirtualTransport, tcp_address
 from .link import Link
 from .node import VirtualNode
+from .shaper import CHUNK_S
 from .timeline import Timeline
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class VirtualNetwork:
             of rate and delay gets twice that product.
         resolution_s: events this close together may be carried out together, each up to this much
             late: rates stay exact, and large networks take a fraction of the time.
+        chunk_s: time that one chunk occupies a line for; see `shaper`.
         trace_to: told each line of the trace.
     """
 
@@ -70,6 +71,7 @@ class VirtualNetwork:
         send_buffer_bytes: int = 64 * KIB,
         window_min_bytes: int = 128 * KIB,
         resolution_s: float = 0.0,
+        chunk_s: float = CHUNK_S,
         trace_to: Callable[[str], object] | None = None,
     ) -> None:
         self.seed = seed
@@ -86,6 +88,7 @@ class VirtualNetwork:
         """The end of the trace."""
         self._nursery = nursery
         self._window_min_bytes = window_min_bytes
+        self._chunk_s = chunk_s
         self._latency_range_s = latency_s if isinstance(latency_s, tuple) else (latency_s,) * 2
         self._latencies: dict[frozenset[str], float] = {}
         self._hosts: dict[str, Host] = {}
@@ -181,8 +184,7 @@ class VirtualNetwork:
             self.timeline,
             public_ip=public_ip,
             private_ip=private_ip,
-            up=math.inf,
-            down=math.inf,
+            chunk_s=self._chunk_s,
         )
         self._by_ip[public_ip] = host
         return host
@@ -333,8 +335,3 @@ def _public_ip(rng: random.Random) -> str:
         found = ipaddress.IPv4Address(rng.getrandbits(32))
         if found.is_global and not found.is_multicast:
             return str(found)
-
-
-def pairs(nodes: Iterable[VirtualNode]) -> list[tuple[VirtualNode, VirtualNode]]:
-    """Return every pair of nodes once."""
-    return list(combinations(nodes, 2))

@@ -6,8 +6,8 @@ shares, to within a chunk. A flow that had nothing for a whole round goes first 
 quantum, as with fq_codel: a request does not wait behind every bulk transfer, but cannot starve
 them either, since it then queues behind the others once before it counts as new again.
 
-A chunk takes 10 ms at most, unless the line is very slow: what arrives while it is under way
-waits that long.
+A chunk takes `CHUNK_S` at most, unless the line is very slow: what arrives while it is under way
+waits that long. Longer chunks make a simulation cheaper, and its lines coarser.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CHUNK_MIN: Final = 4 * KIB
 CHUNK_MAX: Final = 64 * KIB
-_CHUNK_S: Final = 0.01
+CHUNK_S: Final = 0.01
 """Time that a chunk occupies the line for, between those sizes."""
 
 
@@ -45,11 +45,12 @@ class Flow:
 class Shaper:
     """A line and the flows that wait for it."""
 
-    def __init__(self, timeline: Timeline, bytes_per_s: float) -> None:
+    def __init__(self, timeline: Timeline, bytes_per_s: float, *, chunk_s: float = CHUNK_S) -> None:
         self.bytes_per_s = bytes_per_s
         """May be changed at any time; the chunk under way keeps its pace."""
         self.bytes_served = 0
         self._timeline = timeline
+        self._chunk_s = chunk_s
         self._fresh: deque[Flow] = deque()
         self._turns: deque[Flow] = deque()
         self._busy = False
@@ -59,7 +60,7 @@ class Shaper:
         """Most bytes served in one piece."""
         if self.bytes_per_s == math.inf:
             return CHUNK_MAX
-        return max(CHUNK_MIN, min(CHUNK_MAX, int(self.bytes_per_s * _CHUNK_S)))
+        return max(CHUNK_MIN, min(CHUNK_MAX, int(self.bytes_per_s * self._chunk_s)))
 
     def wake(self, flow: Flow) -> None:
         """Say that `flow` may have something to send."""
