@@ -216,6 +216,9 @@ class DiscoveryConfig:
     """Providers that a fetch takes of one lookup in the DHT."""
     announce_wait_s: float = 5.0
     """How long changes are collected before they are announced."""
+    announce: Literal["versions", "blocks"] = "versions"
+    """What of each version is put into the DHT: a constant number of records, or every block, so
+    that each can be found by its own CID, whatever version it is looked for in."""
     autonat: bool = True
     """Whether peers are asked to dial this node back, and are dialled back."""
     autonat_answers_min: int = 4

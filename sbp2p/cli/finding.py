@@ -1,4 +1,4 @@
-"""What the options about finding peers say, as text: `--bootstrap`, `--no-lan`, `--network`."""
+"""What the options about finding peers say, as text: `--bootstrap`, `--network` and others."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class Finding:
         bootstrap: Addresses; those of $SBP2P_BOOTSTRAP are added.
         no_lan: Whether multicast is off; so it is while $SBP2P_NO_LAN is not empty.
         network: The DHT to take part in; None is sbp2p's own.
+        announce: What it is told of; None is versions.
     """
 
     bootstrap: tuple[str, ...] = ()
     no_lan: bool = False
     network: str | None = None
+    announce: str | None = None
 
     def discovery(self, *, stays: bool) -> DiscoveryConfig:
         """Return how peers are found.
@@ -37,16 +39,24 @@ class Finding:
             stays: whether the command runs until it is stopped, and so keeps some connections.
 
         Raises:
-            ConfigError: a bootstrap address cannot be one.
+            ConfigError: a bootstrap address cannot be one, or that cannot be told.
         """
         from sbp2p.config import DiscoveryConfig
         from sbp2p.discovery import parse_bootstrap
+        from sbp2p.errors import ConfigError
+
+        if self.announce not in (None, "versions", "blocks"):
+            raise ConfigError(
+                f"--announce {self.announce!r} is nothing that can be told",
+                hint="say versions or blocks",
+            )
 
         texts = [*self.bootstrap, *os.environ.get(BOOTSTRAP_VARIABLE, "").split()]
         parse_bootstrap(texts)  # before a node is opened
         return DiscoveryConfig(
             bootstrap=tuple(texts),
             lan=not self.no_lan and not os.environ.get(NO_LAN_VARIABLE),
+            announce="blocks" if self.announce == "blocks" else "versions",
             wanted_connections=SEED_CONNECTIONS if stays else 0,
         )
 

@@ -12,6 +12,7 @@ from .console import Settings
 from .finding import Finding
 from .invocation import Invocation
 from .options import (  # noqa: TC001  (typer evaluates annotations)
+    Announce,
     Bootstrap,
     DownloadLimit,
     Home,
@@ -23,6 +24,7 @@ from .options import (  # noqa: TC001  (typer evaluates annotations)
     PeerUploadLimit,
     Quiet,
     Roles,
+    SwarmFile,
     UploadLimit,
     Verbose,
 )
@@ -50,6 +52,7 @@ class _Wish:
     patience_s: float | None
     limits: Rates
     roles: tuple[str, ...]
+    swarm_file: str | None
     finding: Finding
 
 
@@ -111,9 +114,11 @@ def command(
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
     role: Roles = None,
+    swarm: SwarmFile = None,
     bootstrap: Bootstrap = None,
     no_lan: NoLan = False,
     network: Network = None,
+    announce: Announce = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -133,7 +138,8 @@ def command(
         patience_s=patience,
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
         roles=tuple(role or ()),
-        finding=Finding(tuple(bootstrap or ()), no_lan, network),
+        swarm_file=swarm,
+        finding=Finding(tuple(bootstrap or ()), no_lan, network, announce),
     )
     return Invocation(Settings(home, json, quiet, verbose), partial(_run, wish=wish))
 
@@ -160,7 +166,9 @@ def _run(console: Console, *, wish: _Wish) -> int:
         discovery=wish.finding.discovery(stays=wish.seed),
         dht=wish.finding.dht(),
     )
-    return with_node(console, partial(_fetch, console, wish), config=config)
+    return with_node(
+        console, partial(_fetch, console, wish), config=config, swarm_file=wish.swarm_file
+    )
 
 
 async def _fetch(console: Console, wish: _Wish, node: Node) -> int:

@@ -59,6 +59,16 @@ Network = Annotated[
         show_default=False,
     ),
 ]
+Announce = Annotated[
+    str | None,
+    Option(
+        "--announce",
+        metavar="WHAT",
+        help="What the DHT is told of: versions (their roots and files), or blocks, every one. "
+        "Default: versions.",
+        show_default=False,
+    ),
+]
 Listen = Annotated[
     list[str] | None,
     Option(
@@ -103,6 +113,16 @@ Roles = Annotated[
         metavar="ROLE",
         help="peer (send and receive), seed (only send), leech (only receive) or offline; "
         "or for a part: PEER/NAME=ROLE, PEER/=ROLE, ROOT=ROLE, PEER=ROLE. Repeatable.",
+        show_default=False,
+    ),
+]
+SwarmFile = Annotated[
+    str | None,
+    Option(
+        "--swarm",
+        metavar="FILE",
+        help="Be in the private swarm of this invitation. "
+        "Default: the one that `sbp2p swarm join` has joined, else the public network.",
         show_default=False,
     ),
 ]

@@ -12,6 +12,7 @@ from .console import Settings
 from .finding import Finding
 from .invocation import Invocation
 from .options import (  # noqa: TC001  (typer evaluates annotations)
+    Announce,
     Bootstrap,
     DownloadLimit,
     Home,
@@ -23,6 +24,7 @@ from .options import (  # noqa: TC001  (typer evaluates annotations)
     PeerUploadLimit,
     Quiet,
     Roles,
+    SwarmFile,
     UploadLimit,
     Verbose,
 )
@@ -72,9 +74,11 @@ def command(
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
     role: Roles = None,
+    swarm: SwarmFile = None,
     bootstrap: Bootstrap = None,
     no_lan: NoLan = False,
     network: Network = None,
+    announce: Announce = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -91,7 +95,8 @@ def command(
         serve_perf=not no_bench,
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
         roles=role or (),
-        finding=Finding(tuple(bootstrap or ()), no_lan, network),
+        swarm_file=swarm,
+        finding=Finding(tuple(bootstrap or ()), no_lan, network, announce),
     )
     return Invocation(Settings(home, json, quiet, verbose), work)
 
@@ -107,6 +112,7 @@ def _run(
     serve_perf: bool,
     limits: Rates,
     roles: Sequence[str],
+    swarm_file: str | None,
     finding: Finding,
 ) -> int:
     from sbp2p.config import NodeConfig
@@ -139,7 +145,7 @@ def _run(
         discovery=finding.discovery(stays=True),
         dht=finding.dht(),
     )
-    return with_node(console, body, gate=gate(allow, deny), config=config)
+    return with_node(console, body, gate=gate(allow, deny), config=config, swarm_file=swarm_file)
 
 
 async def _publish(console: Console, node: Node, path: str, name: str | None) -> None:

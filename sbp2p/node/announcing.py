@@ -2,7 +2,8 @@
 
 Theory of operation. For each version that is here in whole or in part, a constant number of keys is
 announced: its manifest, its root, its tensor index, and its files up to FILES_MAX. Blocks inside of
-files are not: 14,000 records for one model would cost every server around more than they help.
+files only are if the configuration says so: 14,000 records for one model cost the servers around
+more than they help those who look for the model, who find it by its root.
 
 Changes (a version published, fetched, removed; other addresses) are collected for
 `announce_wait_s`. Nothing is announced while the DHT knows no server, or while there is no address
@@ -21,16 +22,17 @@ import trio
 from sbp2p import observe
 from sbp2p.errors import Sbp2pError
 from sbp2p.exchange.unwrap import unwrapped_errors
+from sbp2p_keys.multi import BLAKE3, multihash_encode
 
 from .finding_peers import provider_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from sbp2p.calls import Calls
     from sbp2p.config import DiscoveryConfig
     from sbp2p.dht import AnnounceReport, Dht
-    from sbp2p.store import Store
+    from sbp2p.store import Store, VersionRecord
     from sbp2p.swarm import Swarm
 
 FILES_MAX: Final = 64
@@ -117,4 +119,12 @@ class Announcing:
             if manifest.tensors is not None:
                 keys.add(provider_key(manifest.tensors))
             keys.update(map(provider_key, self._store.file_cids(record, FILES_MAX)))
+            if self._config.announce == "blocks":
+                keys.update(self._block_keys(record))
         return keys
+
+    def _block_keys(self, record: VersionRecord) -> Iterator[bytes]:
+        """Yield what the DHT calls each block that is here of a version."""
+        table = self._store.table(record)
+        have = self._store.have_bitmap(table, record)
+        return (multihash_encode(BLAKE3, table.digest(number)) for number in have)
