@@ -288,7 +288,7 @@ def differing_bytes(source: Path, copy: Path) -> int:
 
 def import_seconds() -> float:
     """Return the median time that a process takes to start and to import what `get` needs."""
-    program = "import sbp2p.cli.app, sbp2p.cli.get, sbp2p.cli.serving, sbp2p.node"
+    program = "import sbp2p.cli.app, sbp2p.cli.get, sbp2p.cli.serving; from sbp2p.node import Node"
     return statistics.median(run([sys.executable, "-c", program]).wall_s for _ in range(5))
 
 
@@ -328,7 +328,7 @@ def main() -> int:
     limit = None if args.limit == "0" else args.limit
     ordeal = Killer(source, kills, args.seed).run(limit)
     samples = {
-        "get, up to its first block": [
+        "to the first block": [
             Sample(
                 seconds=each.first_block_s or 0.0,
                 cpu_s={"leecher": each.usage.cpu_s},
