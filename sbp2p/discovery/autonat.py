@@ -129,6 +129,8 @@ async def _receive(stream: Stream) -> bytes:
         if (frame := reader.next()) is not None:
             return frame
         data = await stream.receive_some()
+        if not data and not reader.buffered:
+            raise trio.BrokenResourceError("without a word")
         if not data:
             raise RemoteProtocolError("the stream ended before the message did")
         reader.feed(data)
