@@ -25,7 +25,6 @@ Everything takes time as an argument. Nothing raises: all input was parsed befor
 
 from __future__ import annotations
 
-import heapq
 import ipaddress
 import math
 from collections import Counter
@@ -151,39 +150,42 @@ class RoutingTable:
 
     def judge(self, peer_id: PeerId, addresses: Sequence[Address]) -> Verdict:
         """Tell whether a candidate would be added if it answered."""
+        return self._judge(peer_id, groups_of(addresses))[0]
+
+    def add(self, peer_id: PeerId, addresses: Sequence[Address], now: float) -> Verdict:
+        """Take a server that has answered. It is in the table after WANTED and KNOWN only."""
+        groups = groups_of(addresses)
+        verdict, leaving = self._judge(peer_id, groups)
+        if verdict is Verdict.KNOWN:
+            self.seen(peer_id, now, addresses)
+        elif verdict is Verdict.WANTED:
+            if leaving is not None:
+                self.remove(leaving.peer_id)
+            place, peer = kad_id_of(peer_id), KadPeer(peer_id, tuple(addresses))
+            contact = Contact(
+                peer_id, place, peer.addresses, groups, peer, added=now, last_seen=now
+            )
+            number = self.bucket_number(place)
+            self._contacts[peer_id] = self._buckets[number][peer_id] = contact
+            self._groups.update(groups)
+            self._depth = max(self._depth, number + 1)
+        return verdict
+
+    def _judge(self, peer_id: PeerId, groups: frozenset[str]) -> tuple[Verdict, Contact | None]:
+        """Return the verdict, and who would give its place."""
         if peer_id == self.own:
-            return Verdict.OWN
+            return Verdict.OWN, None
         if peer_id in self._contacts:
-            return Verdict.KNOWN
+            return Verdict.KNOWN, None
         bucket = self._bucket_of(peer_id)
         leaving = None
         if len(bucket) >= self.bucket_size:
             leaving = _worst(bucket)
             if leaving is None:
-                return Verdict.FULL
-        if self._is_crowded(bucket, groups_of(addresses), leaving):
-            return Verdict.CROWDED
-        return Verdict.WANTED
-
-    def add(self, peer_id: PeerId, addresses: Sequence[Address], now: float) -> Verdict:
-        """Take a server that has answered. It is in the table after WANTED and KNOWN only."""
-        verdict = self.judge(peer_id, addresses)
-        if verdict is Verdict.KNOWN:
-            self.seen(peer_id, now, addresses)
-        elif verdict is Verdict.WANTED:
-            bucket = self._bucket_of(peer_id)
-            leaving = _worst(bucket)
-            if leaving is not None and len(bucket) >= self.bucket_size:
-                self.remove(leaving.peer_id)
-            groups = groups_of(addresses)
-            peer = KadPeer(peer_id, tuple(addresses))
-            contact = Contact(
-                peer_id, kad_id_of(peer_id), peer.addresses, groups, peer, added=now, last_seen=now
-            )
-            self._contacts[peer_id] = bucket[peer_id] = contact
-            self._groups.update(groups)
-            self._depth = max(self._depth, self.bucket_number(contact.place) + 1)
-        return verdict
+                return Verdict.FULL, None
+        if self._is_crowded(bucket, groups, leaving):
+            return Verdict.CROWDED, None
+        return Verdict.WANTED, leaving
 
     def seen(self, peer_id: PeerId, now: float, addresses: Sequence[Address] = ()) -> None:
         """Note that a contact answered or asked something, and where it is said to be now."""
@@ -245,15 +247,10 @@ class RoutingTable:
             doubtful: Whether those that failed once follow behind the others, if they are needed.
         """
         found: list[Contact] = []
-        for bucket in self._nearest_first(target):
-            able = [
-                contact
-                for contact in bucket
-                if not contact.failures and contact.peer_id not in leave_out
-            ]
-            found += heapq.nsmallest(
-                count - len(found), able, key=lambda contact: contact.place ^ target
-            )
+        for lot in self._nearest_first(target):
+            able = [each for each in lot if not each.failures and each.peer_id not in leave_out]
+            able.sort(key=lambda contact: contact.place ^ target)
+            found += able[: count - len(found)]
             if len(found) >= count:
                 return found
         if doubtful:
@@ -302,14 +299,13 @@ class RoutingTable:
     def _nearest_first(self, target: KadId) -> Iterator[list[Contact]]:
         """Yield all contacts in lots, each nearer to the target than what follows."""
         number = self.bucket_number(target)
-        yield list(self._buckets[number].values())
-        yield [
-            contact
-            for bucket in self._buckets[number + 1 : self._depth]
-            for contact in bucket.values()
-        ]
-        for nearer in range(number - 1, -1, -1):
-            yield list(self._buckets[nearer].values())
+        if number < self._depth:
+            yield list(self._buckets[number].values())
+            deeper = self._buckets[number + 1 : self._depth]
+            yield [contact for bucket in deeper for contact in bucket.values()]
+        for nearer in range(min(number, self._depth) - 1, -1, -1):
+            if self._buckets[nearer]:
+                yield list(self._buckets[nearer].values())
 
     def _is_crowded(
         self, bucket: dict[PeerId, Contact], groups: frozenset[str], leaving: Contact | None
@@ -317,8 +313,11 @@ class RoutingTable:
         """Tell whether a contact of `groups` would be one too many once `leaving` is gone."""
         left: frozenset[str] = leaving.groups if leaving is not None else frozenset()
         for group in groups:
-            if self._groups[group] - (group in left) >= GROUP_IN_TABLE_MAX:
+            present = self._groups.get(group, 0) - (group in left)
+            if present >= GROUP_IN_TABLE_MAX:
                 return True
+            if present < GROUP_IN_BUCKET_MAX:
+                continue
             inside = sum(group in each.groups for each in bucket.values() if each is not leaving)
             if inside >= GROUP_IN_BUCKET_MAX:
                 return True

@@ -61,6 +61,7 @@ class Contacts:
         self._wake = trio.Event()
         self._round = trio.Event()
         self._settled = trio.Event()
+        self._is_filled = False
         lookups.on_doubt = self.doubt
         lookups.on_alone = self._on_alone
 
@@ -125,6 +126,12 @@ class Contacts:
         """Wait until the table was filled for the first time."""
         await self._settled.wait()
 
+    def filled(self) -> None:
+        """Take the table as it is for the first round: it was filled by other means."""
+        self._is_filled = True
+        self._settled.set()
+        self._wake.set()
+
     # -- tasks --------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -165,7 +172,9 @@ class Contacts:
             if not len(self._table) and not self._lookups.remembered:
                 await self._wake.wait()
             self._wake = trio.Event()
-            await self._refresh()
+            if not self._is_filled:
+                await self._refresh()
+            self._is_filled = False
             self._round.set()
             self._round = trio.Event()
             if len(self._table):

@@ -294,6 +294,7 @@ def acquaint(dhts: Sequence[Dht], networks: Sequence[VirtualKadNetwork], rng: Ra
                 peer = by_place[number][1]
                 dht.table.add(peer.peer_id, peer.addresses, now)
             dht.table.looked_up(KadId(own ^ (1 << (KAD_BITS - 1 - bucket))), now)
+        dht._contacts.filled()
 
 
 def _region(places: list[KadId], place: KadId, bits: int) -> tuple[int, int]:
