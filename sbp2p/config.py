@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sbp2p.roles import Rules
 from sbp2p_protocol.choker import ChokingPolicy
-from sbp2p_protocol.limits import MIB
+from sbp2p_protocol.limits import KIB, MIB
 from sbp2p_protocol.picker import Picking
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,6 +325,36 @@ class NamingConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WebConfig:
+    """Web seeds: HTTP servers that have a version's files (docs/web-seeds.md)."""
+
+    use: Literal["fallback", "first", "never"] = "fallback"
+    """`fallback`: when no peer can be asked for what is missing; `first`: from the start."""
+    after_s: float = 1.0
+    """How long peers have had nothing to give before a fallback is asked."""
+    parallel_requests: int = 4
+    """At once, to all web seeds of a fetch together."""
+    request_bytes: int = 8 * MIB
+    """Blocks that are asked for in one request; and what is asked twice when one fails."""
+    gap_bytes: int = 64 * KIB
+    """Bytes between two wanted blocks that are rather read and dropped than asked around."""
+    connect_timeout_s: float = 10.0
+    """Looking up the name, TCP and TLS, for each address."""
+    idle_timeout_s: float = 20.0
+    """For the head of an answer, and between two pieces of its body."""
+    min_rate_bytes_s: int = 16 * KIB
+    """An answer that is slower than this on the whole is given up."""
+    retry_s: float = 1.0
+    """Wait after a failure; doubles with each further one."""
+    retry_max_s: float = 30.0
+    max_failures: int = 5
+    """In a row, after which a web seed is not asked any more."""
+    max_redirects: int = 5
+    ca_file: Path | None = None
+    """Certificates to trust instead of the system's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeConfig:
     """Everything together."""
 
@@ -330,6 +363,7 @@ class NodeConfig:
     swarm: SwarmConfig = field(default_factory=SwarmConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    web: WebConfig = field(default_factory=WebConfig)
     naming: NamingConfig = field(default_factory=NamingConfig)
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
     dht: DhtConfig = field(default_factory=DhtConfig)

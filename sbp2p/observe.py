@@ -82,6 +82,11 @@ def report_lost_file(path: str, what: str) -> None:
     )
 
 
+def report_web_seed_dropped(url: str, reason: str) -> None:
+    """Log that a web server is not asked any more."""
+    _log.warning("web seed %s is not asked any more: %s", url, reason)
+
+
 def report_set_aside(path: str, suffix: str, reason: str) -> None:
     """Log that a database of ours cannot be used and that a new one is begun."""
     _log.warning("%s is kept as %s%s and begun anew: %s", path, path, suffix, reason)

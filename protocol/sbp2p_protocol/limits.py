@@ -298,6 +298,12 @@ EXCHANGE_OUTPUT_MAX: Final = 256 * KIB
 """Bytes of control answers that wait for the peer to read them; nothing more is read from it
 meanwhile, so a peer that only asks and never reads stops itself."""
 
+WEB_URL_MAX: Final = 2048
+"""Characters in a URL, a redirect to a signed one included; browsers and servers take 2,000."""
+
+WEB_SEEDS_MAX: Final = 16
+"""Web seeds that a manifest names; the rest is ignored. Its meta value holds 4 KiB."""
+
 FILE_BYTES_MAX: Final = 2**62
 """Bytes in a file: keeps every sum of sizes in 64 signed bits, as file systems and SQLite count."""
 

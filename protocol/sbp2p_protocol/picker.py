@@ -324,6 +324,18 @@ class Picker(Generic[PeerKey]):
             picked.append(index)
         return picked
 
+    def pick_run(self, peer: PeerKey, limit: int) -> list[int]:
+        """As `pick`, but blocks that follow one such choice, as far as they are free."""
+        entry = self._peers[peer]
+        picked = self.pick(peer, 1)
+        while picked and len(picked) < limit:
+            index = picked[-1] + 1
+            if index >= self._size or not (self._is_free(index) and self.has(peer, index)):
+                break
+            self._take(index, peer, entry)
+            picked.append(index)
+        return picked
+
     def _choose(self, entry: _Peer) -> int:
         if entry.bits is not None and entry.free <= 0:
             return _NONE

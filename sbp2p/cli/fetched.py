@@ -58,6 +58,10 @@ def fields(result: FetchResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 6),
         "transfer_seconds": round(result.transfer_seconds, 6),
         "peers": [{"peer": str(peer), "bytes": count} for peer, count in result.peers],
+        "web_seeds": [
+            {"url": each.url, "bytes": each.bytes_received, "dropped": each.dropped}
+            for each in result.web_seeds
+        ],
         "part_files": {path: str(part) for path, part in result.part_files},
     }
 
@@ -76,6 +80,8 @@ def summary(result: FetchResult) -> list[str]:
     if result.network_bytes:
         network = f"{format_bytes(result.network_bytes)} from "
         network += format_count(len(result.peers), "peer")
+        if used := sum(each.bytes_received > 0 for each in result.web_seeds):
+            network += f" and {format_count(used, 'web seed')}"
         if result.transfer_seconds > 0:
             network += f" at {format_rate(result.network_bytes / result.transfer_seconds)}"
         parts.append(network)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
@@ -50,6 +50,8 @@ class _Wish:
     seed: bool
     listen: tuple[str, ...]
     patience_s: float | None
+    web_seeds: tuple[str, ...]
+    web: str
     limits: Rates
     roles: tuple[str, ...]
     swarm_file: str | None
@@ -110,6 +112,23 @@ def command(
             show_default=False,
         ),
     ] = None,
+    web_seeds: Annotated[
+        list[str] | None,
+        Option(
+            "--web-seed",
+            metavar="URL",
+            help="A folder on a web server that has the files, too. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    web: Annotated[
+        str,
+        Option(
+            "--web",
+            metavar="WHEN",
+            help="Ask web seeds as a fallback, first (from the start), or never.",
+        ),
+    ] = "fallback",
     upload_limit: UploadLimit = None,
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
@@ -136,6 +155,8 @@ def command(
         seed=seed,
         listen=tuple(listen or ()),
         patience_s=patience,
+        web_seeds=tuple(web_seeds or ()),
+        web=web,
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
         roles=tuple(role or ()),
         swarm_file=swarm,
@@ -145,7 +166,7 @@ def command(
 
 
 def _run(console: Console, *, wish: _Wish) -> int:
-    from sbp2p.config import ExchangeConfig, NodeConfig
+    from sbp2p.config import ExchangeConfig, NodeConfig, WebConfig
     from sbp2p.errors import ConfigError
     from sbp2p_protocol.link import parse_link
 
@@ -161,6 +182,7 @@ def _run(console: Console, *, wish: _Wish) -> int:
         exchange = replace(exchange, patience_s=wish.patience_s)
     config = NodeConfig(
         exchange=exchange,
+        web=WebConfig(use=_when(wish.web)),
         limits=wish.limits.parse(),
         roles=parse_rules(wish.roles),
         discovery=wish.finding.discovery(stays=wish.seed),
@@ -169,6 +191,14 @@ def _run(console: Console, *, wish: _Wish) -> int:
     return with_node(
         console, partial(_fetch, console, wish), config=config, swarm_file=wish.swarm_file
     )
+
+
+def _when(text: str) -> Literal["fallback", "first", "never"]:
+    from sbp2p.errors import ConfigError
+
+    if text == "fallback" or text == "first" or text == "never":
+        return text
+    raise ConfigError(f"--web {text!r} is none of fallback, first, never")
 
 
 async def _fetch(console: Console, wish: _Wish, node: Node) -> int:

@@ -63,6 +63,16 @@ def command(
             show_default=False,
         ),
     ] = None,
+    web_seed: Annotated[
+        list[str] | None,
+        Option(
+            "--web-seed",
+            metavar="URL",
+            help="A folder on a web server that has the same files, for readers who find no peer. "
+            "Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -70,7 +80,13 @@ def command(
 ) -> Invocation:
     """Hash a checkpoint where it lies and sign it as a version; print its link."""
     work = partial(
-        _run, path=path, name=name, number=version, meta=meta or (), parents=parent or ()
+        _run,
+        path=path,
+        name=name,
+        number=version,
+        meta=meta or (),
+        parents=parent or (),
+        web_seeds=web_seed or (),
     )
     return Invocation(Settings(home, json, quiet, verbose), work)
 
@@ -83,11 +99,14 @@ def _run(
     number: int | None,
     meta: Sequence[str],
     parents: Sequence[str],
+    web_seeds: Sequence[str],
 ) -> int:
     from .progress import Reporter
     from .session import with_signer
 
     facts = parse_meta(meta)
+    if web_seeds:
+        facts |= _web_seeds(web_seeds, facts)
     console.resume_hint = "nothing was published; run the same command again"
 
     async def body(store: Store, signer: PrivateKey) -> int:
@@ -127,6 +146,24 @@ def parse_meta(facts: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"--meta {key!r} is given twice")
         meta[key] = value
     return meta
+
+
+def _web_seeds(texts: Sequence[str], facts: dict[str, str]) -> dict[str, str]:
+    """Return URLs as the fact that readers look for; raises ConfigError."""
+    from sbp2p.errors import ConfigError
+    from sbp2p_protocol.errors import RemoteProtocolError
+    from sbp2p_protocol.web_seeds import META_KEY, parse_web_seed, web_seeds_of
+
+    if META_KEY in facts:
+        raise ConfigError(f"--meta {META_KEY} and --web-seed say the same")
+    try:
+        urls = [parse_web_seed(text).text for text in texts]
+    except RemoteProtocolError as error:
+        raise ConfigError(f"--web-seed: {error}") from error
+    fact = {META_KEY: " ".join(urls)}
+    if len(web_seeds_of(fact)) < len(set(urls)):
+        raise ConfigError(f"{len(urls)} web seeds are more than readers ask")
+    return fact
 
 
 def _parent(store: Store, text: str) -> Cid:

@@ -5,7 +5,7 @@ Theory of operation. The steps, each named in `FetchProgress.phase`:
     FINDING       the signed manifest, from the store or from peers; trust is asked of the caller
     READING       the tree and the tensor index
     CHECKING      the download is opened or resumed, and blocks that other local files hold copied
-    TRANSFERRING  the rest, from all peers at once
+    TRANSFERRING  the rest, from all peers at once, and what no peer has from web seeds
     FINISHING     files get their names, the version is registered
 
 Peers are connected to from the start and may join and leave at any time. From CHECKING on other
@@ -34,11 +34,12 @@ from .peers import ABSENT_S, open_peers
 from .progress import Choice, FetchProgress, FetchResult, FoundVersion, Phase, RateMeter
 from .questions import unreachable
 from .scheduler import BlockScheduler
+from .web import make_web_seeds
 from .writer import BlockWriter
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from sbp2p.config import NodeConfig
     from sbp2p.store import Download, Store
@@ -47,12 +48,14 @@ if TYPE_CHECKING:
     from sbp2p_protocol.bitmap import Bitmap
     from sbp2p_protocol.link import Link
     from sbp2p_protocol.manifest import Manifest
+    from sbp2p_protocol.web_seeds import WebUrl
 
     from .library import Library
     from .peers import Peers
     from .source import Source
     from .threads import Calls
     from .uploads import Uploads
+    from .web_seed import WebSeeds
 
 _CLOSE_S: Final = 0.7
 """How long a cancelled fetch waits for its last commit: it must end within a second."""
@@ -78,6 +81,7 @@ class Fetch:
         progress: Callable[[FetchProgress], None] | None = None,
         in_order: bool = False,
         overwrite: bool = False,
+        web_seeds: Sequence[WebUrl] = (),
     ) -> None:
         self._link = link
         self._destination = destination
@@ -93,6 +97,8 @@ class Fetch:
         self._progress = progress
         self._in_order = in_order
         self._overwrite = overwrite
+        self._web_urls = tuple(web_seeds)
+        self._web: WebSeeds | None = None
         self._opening = _Opening()
         self._peers: Peers | None = None
         self._scheduler: BlockScheduler | None = None
@@ -233,6 +239,13 @@ class Fetch:
         self._enter(Phase.TRANSFERRING)
         began = self._last_hope = trio.current_time()
         self._scheduler = scheduler
+        self._web = make_web_seeds(
+            self._web_urls,
+            download.manifest.meta,
+            table=download.table,
+            config=self._config.web,
+            limits=self._swarm.limits,
+        )
         peers.attach(scheduler, writer)
         self._library.began(root, scheduler)
         self._uploads.fetching(1)
@@ -240,6 +253,8 @@ class Fetch:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(writer.run)
                 nursery.start_soon(scheduler.run)
+                if self._web is not None:
+                    nursery.start_soon(self._web.run, scheduler, writer)
                 await scheduler.done.wait()
                 nursery.cancel_scope.cancel()
         finally:
@@ -259,8 +274,9 @@ class Fetch:
         self._report()
 
     def _check_hope(self, peers: Peers, scheduler: BlockScheduler, now: float) -> None:
+        web = self._web
         self._is_stuck = not scheduler.hope
-        if not self._is_stuck or now - self._last_tick > ABSENT_S:
+        if not self._is_stuck or (web and web.hope) or now - self._last_tick > ABSENT_S:
             self._last_hope = now
             return
         sources = peers.sources
@@ -270,6 +286,8 @@ class Fetch:
         ):
             return
         missing = f"{scheduler.picker.missing_count} of {self._blocks_total} blocks are missing"
+        for seed in web.statistics() if web else ():
+            missing += f"; web seed {seed.url}: {seed.dropped}"
         kept = "what has arrived is kept: the same command continues from there"
         usable = len(peers.sources.usable())
         if not usable:
@@ -294,7 +312,7 @@ class Fetch:
                 bytes_total=self._bytes_total,
                 bytes_verified=self._bytes_verified,
                 bytes_local=self._bytes_local + self._bytes_resumed,
-                bytes_received=sources.bytes_received,
+                bytes_received=sources.bytes_received + self._bytes_of_web,
                 blocks_total=self._blocks_total,
                 blocks_verified=self._blocks_verified,
                 peers=len(sources.usable()),
@@ -314,13 +332,18 @@ class Fetch:
             bytes_wanted=self._bytes_total,
             bytes_resumed=self._bytes_resumed,
             bytes_local=self._bytes_local,
-            bytes_received=peers.sources.bytes_received,
+            bytes_received=peers.sources.bytes_received + self._bytes_of_web,
             bytes_useless=useless,
             seconds=trio.current_time() - self._started,
             transfer_seconds=self._transfer_seconds,
             part_files=self._part_files,
             sources=peers.sources.statistics(),
+            web_seeds=self._web.statistics() if self._web is not None else (),
         )
+
+    @property
+    def _bytes_of_web(self) -> int:
+        return self._web.bytes_received if self._web is not None else 0
 
 
 def _part_files(download: Download) -> tuple[tuple[str, Path], ...]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.tensor_index import TensorEntry
 
     from .session import SourceStatistics
+    from .web_seed import WebSeedStatistics
 
 
 class Phase(Enum):
@@ -91,7 +92,7 @@ class FetchResult:
     bytes_local: int
     """Copied from other files of this node."""
     bytes_received: int
-    """Block payload from peers, tree nodes included."""
+    """Block payload from peers, tree nodes included, and bodies from web seeds."""
     bytes_useless: int
     """Of the received: duplicates and wrong blocks."""
     seconds: float
@@ -100,6 +101,7 @@ class FetchResult:
     part_files: tuple[tuple[str, Path], ...]
     """Files of which a part was wanted: their paths in the version, and where each part lies."""
     sources: tuple[SourceStatistics, ...]
+    web_seeds: tuple[WebSeedStatistics, ...] = ()
 
 
 class RateMeter:

@@ -53,11 +53,13 @@ if TYPE_CHECKING:
     from sbp2p_protocol.blocktable import BlockTable
     from sbp2p_protocol.cid import Cid
     from sbp2p_protocol.exchange_events import ClientEvent
+    from sbp2p_protocol.exchange_frames import Payload
     from sbp2p_protocol.picker import Picking
 
     from .library import Library
     from .session import PeerSession
     from .uploads import Uploads
+    from .writer import BlockSender
 
 _PAUSE_S: Final = 0.1
 """Pause after a busy peer's first reject; doubles with each further one."""
@@ -108,6 +110,7 @@ class BlockScheduler:
         self._ban_score = ban_score
         self._on_verified = on_verified
         self._writing: set[int] = set()
+        self._web: set[PeerId] = set()
         self._lost: LostBlocks[PeerId] = LostBlocks(len(table))
         self._news = Signal()
         if not missing.any():
@@ -315,12 +318,21 @@ class BlockScheduler:
         """Whether a block is on its way, is being verified, or can be asked for now."""
         if self.picker.in_flight_count or self._writing:
             return True
+        return self._can_ask()
+
+    def _can_ask(self) -> bool:
         return any(
             session.usable
             and self.picker.knows(session.peer_id)
             and self.picker.interesting(session.peer_id)
             for session in self._sessions.values()
         )
+
+    @property
+    def peers_can(self) -> bool:
+        """Whether peers owe a block or can be asked for one; what web seeds do does not count."""
+        of_web = sum(len(self.picker.in_flight_of(key)) for key in self._web)
+        return self.picker.in_flight_count > of_web or self._can_ask()
 
     @property
     def nobody_will(self) -> bool:
@@ -331,23 +343,54 @@ class BlockScheduler:
             for session in self._sessions.values()
         )
 
+    # -- web seeds ------------------------------------------------------------------------------
+
+    def web_joined(self, key: PeerId) -> None:
+        """Somebody who has everything is at work, and takes what it wants by `pick_run`."""
+        self._web.add(key)
+        self.picker.peer_joined(key)
+        self.picker.everything_gained(key)
+
+    def web_left(self, key: PeerId) -> None:
+        """It rests."""
+        self.picker.peer_left(key)
+        self._web.discard(key)
+        self.refill_all()
+
+    def pick_run(self, key: PeerId, most_bytes: int) -> list[int]:
+        """Choose blocks that follow each other, of about so many bytes; they are in flight then."""
+        return self.picker.pick_run(key, max(1, most_bytes // self._average))
+
+    def give_back(self, key: PeerId, indices: Iterable[int]) -> None:
+        """These did not come."""
+        freed = [self.picker.released(key, index) for index in indices]
+        if any(freed):
+            self.refill_all()
+
     # -- answers --------------------------------------------------------------------------------
 
     def _arrived(self, session: PeerSession, event: BlockArrived) -> ReceivedBlock | None:
         index = self._index(event.digest)
         session.pauses = 0
+        return self.received(session, index, event.parts, event.length)
+
+    def received(
+        self, sender: BlockSender, index: int, parts: Payload, length: int
+    ) -> ReceivedBlock | None:
+        """Take a block from whomever; it is returned if it should be verified and written."""
         if not self.picker.is_missing(index) or index in self._writing:
-            self.bytes_useless += event.length
-            self.picker.released(session.peer_id, index)
+            self.bytes_useless += length
+            self.picker.released(sender.peer_id, index)
             return None
         self._writing.add(index)
-        return ReceivedBlock(index, event.parts, event.length, session)
+        return ReceivedBlock(index, parts, length, sender)
 
     def verified(self, block: ReceivedBlock) -> None:
         """A block was right and is written."""
         self._writing.discard(block.index)
         block.session.tally.blocks_verified += 1
-        self._uploads.received(block.session.peer_id, block.length)
+        if block.session.peer_id not in self._web:
+            self._uploads.received(block.session.peer_id, block.length)
         digest = self._table.digest(block.index)
         for peer in self.picker.done(block.index):
             other = self._sessions.get(peer)

@@ -22,7 +22,7 @@ from .threads import ThreadCalls
 from .uploads import Uploads
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.link import Link
     from sbp2p_protocol.manifest import Manifest
     from sbp2p_protocol.multiaddr import Address
+    from sbp2p_protocol.web_seeds import WebUrl
 
     from .peers import Peers
     from .progress import Choice, FetchProgress, FetchResult, FoundVersion
@@ -105,6 +106,7 @@ class Exchange:
         progress: Callable[[FetchProgress], None] | None = None,
         in_order: bool = False,
         overwrite: bool = False,
+        web_seeds: Sequence[WebUrl] = (),
     ) -> FetchResult:
         """Get a version, or a part of it, into a folder, verified.
 
@@ -120,6 +122,7 @@ class Exchange:
             progress: called in the event loop about ten times a second and at each phase.
             in_order: ask for blocks in the order of the files, not rarest first.
             overwrite: replace different files at the destination when the fetch finishes.
+            web_seeds: HTTP servers that have the files, besides those that the manifest names.
 
         Raises:
             NotFoundError: the version, or some of its blocks, is with no peer.
@@ -143,6 +146,7 @@ class Exchange:
             progress=progress,
             in_order=in_order,
             overwrite=overwrite,
+            web_seeds=web_seeds,
         )
         return await fetch.run([*sources, *sources_of(link)], arrivals)
 

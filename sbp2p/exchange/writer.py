@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -31,10 +31,26 @@ if TYPE_CHECKING:
 
     from sbp2p.config import ExchangeConfig
     from sbp2p.store import Download
+    from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.exchange_frames import Payload
 
-    from .session import PeerSession
+    from .session import Tally
     from .threads import Calls
+
+
+class BlockSender(Protocol):
+    """Who sent a block: a session with a peer, or a web seed."""
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Its name in the picker."""
+
+    @property
+    def tally(self) -> Tally:
+        """What it was good for."""
+
+    def blame(self, points: int, reason: str) -> None:
+        """Hold a wrong block against it and have no more to do with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +60,7 @@ class ReceivedBlock:
     index: int
     parts: Payload
     length: int
-    session: PeerSession
+    session: BlockSender
 
 
 class BlockWriter:

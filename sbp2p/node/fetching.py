@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.link import Link
     from sbp2p_protocol.manifest import Manifest
     from sbp2p_protocol.multiaddr import Address
+    from sbp2p_protocol.web_seeds import WebUrl
 
     from .home import Home
     from .node import Node
@@ -63,6 +64,7 @@ class Wish:
     tensors: tuple[str, ...] = ()
     peers: tuple[Address, ...] = ()
     overwrite: bool = False
+    web_seeds: tuple[WebUrl, ...] = ()
 
     def destination(self, manifest: Manifest, store: Store) -> Path:
         """Return the folder for the files: the one given, or one named after the model here.
@@ -196,6 +198,7 @@ async def fetch(
                 choose=chooser,
                 progress=report,
                 overwrite=wish.overwrite,
+                web_seeds=wish.web_seeds,
             )
     record = await calls.run_to_end(
         node.store.version, result.version.manifest.cid, result.destination
@@ -255,4 +258,5 @@ def _result(
             if source.bytes_received
         ),
         part_files=result.part_files,
+        web_seeds=result.web_seeds,
     )

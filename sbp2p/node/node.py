@@ -25,6 +25,7 @@ import trio
 
 from sbp2p.config import NodeConfig
 from sbp2p.errors import ConfigError
+from sbp2p.exchange.web import read_web_seeds
 from sbp2p.perf import measure_bandwidth
 from sbp2p.ping import ping
 from sbp2p.swarm import Gate
@@ -315,6 +316,7 @@ class Node:
         tensors: Sequence[str] = (),
         peers: Sequence[str] = (),
         overwrite: bool = False,
+        web_seeds: Sequence[str] = (),
         trust: TrustCallback | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> FetchResult:
@@ -327,6 +329,8 @@ class Node:
             tensors: only what these tensor names or globs need; their files have holes elsewhere.
             peers: more addresses to ask, each ending in /p2p/<peer-id>.
             overwrite: replace different files that are in the way.
+            web_seeds: URLs of folders on web servers that have the files, besides those that the
+                publisher names; NodeConfig.web says when they are asked.
             trust: asked when a publisher is new; without it a new publisher is refused, unless
                 the link names the content exactly.
             progress: called about ten times a second.
@@ -347,6 +351,7 @@ class Node:
                 tensors=_texts(tensors),
                 peers=tuple(map(_address, _texts(peers))),
                 overwrite=overwrite,
+                web_seeds=read_web_seeds(_texts(web_seeds)),
             ),
             trust=trust,
             progress=progress,

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from sbp2p.exchange.web_seed import WebSeedStatistics
     from sbp2p.store import VersionRecord
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.cid import Cid
@@ -85,7 +86,7 @@ class FetchResult:
     total_bytes: int
     """What was asked for."""
     network_bytes: int
-    """Came from peers."""
+    """Came from peers and web seeds."""
     local_bytes: int
     """Was copied from other files of this node."""
     resumed_bytes: int
@@ -99,6 +100,8 @@ class FetchResult:
     part_files: tuple[tuple[str, Path], ...] = ()
     """Files of which only some tensors were asked for: path in the version, where the part lies.
     A part has no final name, because it is not the file that was published."""
+    web_seeds: tuple[WebSeedStatistics, ...] = ()
+    """The web servers that could be asked: what each sent, and why it was dropped if it was."""
 
 
 @dataclass(frozen=True, slots=True)

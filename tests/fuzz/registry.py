@@ -16,6 +16,7 @@ from . import (
     targets_naming,
     targets_noise,
     targets_tree,
+    targets_web,
     targets_wire,
     targets_yamux,
 )
@@ -35,6 +36,7 @@ _MODULES: Final = (
     targets_tree,
     targets_exchange,
     targets_formats,
+    targets_web,
     targets_kad,
     targets_naming,
 )
