@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from typer import Argument, Option
 
@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from sbp2p.node import Node
 
     from .console import Console
+
+
+_WHEN: Final[dict[str, Literal["fallback", "first", "never"]]] = {
+    "fallback": "fallback",
+    "first": "first",
+    "never": "never",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,9 +203,10 @@ def _run(console: Console, *, wish: _Wish) -> int:
 def _when(text: str) -> Literal["fallback", "first", "never"]:
     from sbp2p.errors import ConfigError
 
-    if text == "fallback" or text == "first" or text == "never":
-        return text
-    raise ConfigError(f"--web {text!r} is none of fallback, first, never")
+    try:
+        return _WHEN[text]
+    except KeyError:
+        raise ConfigError(f"--web {text!r} is none of {', '.join(_WHEN)}") from None
 
 
 async def _fetch(console: Console, wish: _Wish, node: Node) -> int:
@@ -220,6 +228,7 @@ async def _fetch(console: Console, wish: _Wish, node: Node) -> int:
                 tensors=wish.tensors,
                 peers=wish.peers,
                 overwrite=wish.overwrite,
+                web_seeds=wish.web_seeds,
                 trust=who_trusts(console, wish.trust_new),
                 progress=reporter,
             )

@@ -20,11 +20,11 @@ LIMITS = {"--upload-limit", "--download-limit", "--peer-upload-limit", "--role"}
 FINDING = {"--bootstrap", "--no-lan", "--network"}
 OPTIONS: dict[str, set[str]] = {
     "id": {"--passphrase"},
-    "publish": {"--name", "--version", "--meta", "--parent"},
+    "publish": {"--name", "--version", "--meta", "--parent", "--web-seed"},
     "seed": {"--name", "--listen", "--allow", "--deny", "--no-bench", *LIMITS, *FINDING},
     "get": {
         *("--to", "--files", "--tensors", "--peer", "--overwrite", "--trust-new"),
-        *("--seed", "--listen", "--patience"),
+        *("--seed", "--listen", "--patience", "--web-seed", "--web"),
         *LIMITS,
         *FINDING,
     },

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from sbp2p.config import WebConfig
-from sbp2p.errors import NotFoundError, PeerUnreachableError, Sbp2pError
+from sbp2p.errors import ConfigError, NotFoundError, PeerUnreachableError, Sbp2pError
 from sbp2p.exchange.web import read_web_seeds
 from sbp2p_protocol.manifest import Manifest, sign_manifest
 from tests.runtime.exchange_lab import BLOCK, PUBLISHER, BadSeed, make_version, open_lab
@@ -289,3 +297,52 @@ async def test_a_server_that_ends_in_the_middle_is_resumed_from(
         version.assert_at(leech.out)
     if before < version.table.total_bytes:
         assert result.bytes_resumed > 0
+
+
+def certificate(folder: Path) -> Path:
+    """Return a file with a key and a certificate for 127.0.0.1."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    begin = datetime(2020, 1, 1, tzinfo=UTC)
+    alternative = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(begin)
+        .not_valid_after(begin + timedelta(days=36500))
+        .add_extension(alternative, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "certificate.pem"
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + signed.public_bytes(Encoding.PEM)
+    )
+    return path
+
+
+async def test_https(tmp_path: Path, version: Version) -> None:
+    pem = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem)
+    with serve_web(WebServer(version.files), context) as server:
+        async with open_lab(tmp_path) as lab:
+            leech = await reader(lab, version)
+            with pytest.raises(Sbp2pError, match="TLS failed"):
+                await get(leech, version, server.url)
+            assert server.requests == []
+            trusting = await reader(lab, version, replace(QUICK, ca_file=pem))
+            result = await get(trusting, version, server.url)
+            version.assert_at(trusting.out)
+    assert result.web_seeds[0].dropped == ""
+
+
+@pytest.mark.parametrize("url", ["file:///etc/", "model", "http://127.0.0.1/?a"])
+def test_what_a_user_may_not_name(url: str) -> None:
+    with pytest.raises(ConfigError, match="web seed") as caught:
+        read_web_seeds([url])
+    assert caught.value.hint
