@@ -296,7 +296,7 @@ class Discovery:
             start(self.lan.run)
         if self._config.autonat:
             serve_autonat(self._swarm, self._config)
-            start(self._reach.run)
+        start(self._reach.run)
 
     def _end(self) -> None:
         while self._subscribers:

@@ -65,12 +65,13 @@ class ReachabilityWatch:
         """Note a newly connected peer; one that dialled this node has answered the question."""
         connections = self._swarm.connections(peer_id)
         if connections and not any(each.initiator for each in connections):
-            remote = connections[0].remote_address
-            self._machine.arrived(peer_id, remote, trio.current_time())
+            now = trio.current_time()
+            self._machine.addresses_changed(self._known(), now)
+            self._machine.arrived(peer_id, connections[0].remote_address, now)
             self._tell()
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Watch the addresses and, unless that is off, ask; for ever."""
         while True:
             now = trio.current_time()
             self._machine.addresses_changed(self._known(), now)
@@ -87,6 +88,8 @@ class ReachabilityWatch:
 
     def _servers(self) -> list[tuple[PeerId, Address]]:
         """Return the connected peers that dial back, and where each is."""
+        if not self._config.autonat:
+            return []
         latest = trio.current_time() - self._config.autonat_settle_s
         found = []
         for peer_id in self._swarm.peers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -286,6 +287,17 @@ async def test_who_does_not_listen_is_unreachable() -> None:
         await state_becomes(discovery, Reachability.UNKNOWN)
 
 
+async def test_without_asking_an_arrival_still_tells() -> None:
+    async with AsyncExitStack() as stack:
+        one, discovery = await stack.enter_async_context(reachable_swarm(0, QUIET))
+        two, _ = await stack.enter_async_context(reachable_swarm(1, QUIET))
+        states: list[Reachability] = []
+        discovery.on_reachability(states.append)
+        await two.connect(one.addresses)
+        await state_becomes(discovery, Reachability.REACHABLE)
+        assert states == [Reachability.UNKNOWN, Reachability.REACHABLE]
+
+
 async def test_private_peers_are_not_dialled_back_unless_the_owner_says_so() -> None:
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(open_swarm(KEYS[0]))
@@ -311,3 +323,46 @@ async def test_a_node_config_has_it_off_where_it_would_surprise() -> None:
     config = NodeConfig().discovery
     assert not config.lan
     assert config.wanted_connections == 0
+
+
+async def test_one_candidate_is_tried_when_somebody_needs_it(autojump_clock: MockClock) -> None:
+    async with AsyncExitStack() as stack:
+        town = Town(stack)
+        one = await town.swarm(0)
+        await town.swarm(1)
+        async with town.discovery(one) as discovery:
+            assert not await discovery.attempt(candidate(2))
+            assert not await discovery.attempt(candidate(2))  # not at once again
+            assert one.statistics().dials == 1
+            with trio.fail_after(1):
+                await discovery.wait_tried()  # everybody known was tried in vain
+            assert await discovery.attempt(candidate(1))
+            assert await discovery.attempt(candidate(1))
+            assert one.statistics().dials == 2
+            with trio.fail_after(1):
+                await discovery.wait_tried()
+
+
+async def test_what_is_not_tried_yet_is_waited_for(autojump_clock: MockClock) -> None:
+    async with AsyncExitStack() as stack:
+        town = Town(stack)
+        one = await town.swarm(0)
+        async with town.discovery(one) as discovery, trio.open_nursery() as nursery:
+            discovery.offer(candidate(2))
+            with trio.move_on_after(5) as scope:
+                await discovery.wait_tried()
+            assert scope.cancelled_caught
+            nursery.start_soon(discovery.attempt, candidate(2))
+            with trio.fail_after(1):
+                await discovery.wait_tried()
+
+
+async def test_it_can_be_off_altogether(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        town = Town(stack)
+        one = await town.swarm(0)
+        config = replace(DiscoveryConfig(), enabled=False, lan=True)
+        async with town.discovery(one, config, home=tmp_path) as discovery:
+            assert discovery.lan is None
+            assert discovery.known() == []
+        assert not os.listdir(tmp_path)  # noqa: PTH208  (nothing that waits for a disk)
