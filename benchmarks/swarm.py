@@ -90,16 +90,16 @@ def scenarios(count: int, sizes: Sequence[int], rate: int = RATE) -> dict[str, S
 TEAMS: dict[str, Callable[[Path, Path], Team]] = {
     "sbp2p": Sbp2p,
     "libtorrent": Libtorrent,
-    "libtorrent told": partial(Libtorrent, acquainted=True),
     "libtorrent super": partial(Libtorrent, acquainted=True, super_seeding=True),
     "libtorrent tuned": partial(Libtorrent, acquainted=True, tuned=True),
+    "libtorrent tuned super": partial(Libtorrent, acquainted=True, tuned=True, super_seeding=True),
     "sbp2p told": partial(Sbp2p, acquainted=True),
 }
-"""Told: every leecher is given the addresses of all others at the start, so that it need not wait
-for peer exchange. The last one is for finding out what peer exchange costs us."""
+"""Acquainted: every leecher is given the addresses of all others at the start, so that it need not
+wait for peer exchange. The last team is for finding out what peer exchange costs us."""
 DEFAULT_TEAMS = [name for name in TEAMS if name != "sbp2p told"]
 LIBTORRENTS = [name for name in TEAMS if name.startswith("libtorrent")]
-QUICK_TEAMS = ["sbp2p", "libtorrent told"]
+QUICK_TEAMS = ["sbp2p", "libtorrent tuned super"]
 
 
 class Rig:
@@ -177,7 +177,9 @@ def claims_of(races: Races) -> list[Claim]:
             finished = sum(len(each.done) for each in ours) / sum(each.survivors for each in ours)
             label = f"{name}_survivors_finished"
             claims.append(Claim(name=label, value=finished, unit="share", target=1.0))
-    ours = [each for teams in races.values() for each in teams.get("sbp2p", [])]
+    # who is killed takes along what only he had, and the seeder has to send it again
+    every = [each for teams in races.values() for each in teams.get("sbp2p", [])]
+    ours = [each for each in every if not each.killed]
     if ours:
         upload = max(each.seeder_link_bytes / each.size for each in ours)
         payload = max(each.seeder_payload_bytes / each.size for each in ours)
