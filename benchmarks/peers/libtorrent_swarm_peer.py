@@ -28,7 +28,7 @@ def say(event: str, **fields: object) -> None:
 def settings(listen: str, *, tuned: bool) -> dict[str, object]:
     """Return session settings: libtorrent's own, without discovery; `tuned` for these links.
 
-    Tuned: TCP alone, because uTP yields to the queues of the other connections on the same link, and
+    Tuned: TCP alone, because uTP yields to the queues of other connections on the same link, and
     costs twice the processor time; four upload slots instead of eight, so that pieces get whole
     sooner; no waits before a connection is tried. Shorter choking rounds, other choking algorithms
     and more slots were tried, and were no better.
