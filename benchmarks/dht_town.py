@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from sbp2p_protocol.kad_server import Requester
 
 EPOCH: Final = 1.8e9
-CONFIG: Final = DhtConfig(mode="server")
+CONFIG: Final = DhtConfig(mode="server", refresh_s=3600.0)
+"""No scenario lasts for an hour: what keeps tables true in them is traffic and newcomers alone."""
 
 
 def virtual_date() -> float:
