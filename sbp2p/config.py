@@ -253,6 +253,9 @@ class DhtConfig:
     without any of them nothing is sent."""
     network: str = "/sbp2p"
     """Which DHT: nodes of different networks never meet. `/ipfs` is the public one."""
+    public: bool | None = None
+    """Whether its members may be anybody anywhere, so that private addresses are neither dialled
+    nor told. None: only in `/ipfs`. Another network of that name, in a lab, is not public."""
     mode: Literal["auto", "server", "client"] = "auto"
     """Whether this node answers others. auto: once it seems that others can reach it."""
     request_timeout_s: float = 10.0

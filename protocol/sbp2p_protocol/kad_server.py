@@ -39,7 +39,7 @@ from sbp2p_keys.identity import PeerId
 from .address_scope import Scope, observer_group, scope_of
 from .errors import RemoteProtocolError
 from .ipns import SECOND_NS, RecordExpiredError, format_time
-from .kad_messages import DEFAULT_NETWORK, KadMessage, KadPeer, KadRecord, KadType
+from .kad_messages import KadMessage, KadPeer, KadRecord, KadType
 from .limits import (
     ADD_PROVIDER_BURST,
     ADD_PROVIDER_RATE,
@@ -112,7 +112,7 @@ class KadServer:
         values: values kept for others.
         neighbours: the routing table.
         rng: which of many providers are told.
-        network: its name; the public one is filtered.
+        public: whether anybody may be a member, as of the public network: then it is filtered.
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class KadServer:
         values: ValueRecords,
         neighbours: Neighbours,
         rng: Random,
-        network: str = DEFAULT_NETWORK,
+        public: bool = False,
     ) -> None:
         self._local = local
         self._providers = providers
         self._values = values
         self._neighbours = neighbours
         self._rng = rng
-        self._public = network == PUBLIC_NETWORK
+        self._public = public
         self._adds = Quota(burst=ADD_PROVIDER_BURST, rate=ADD_PROVIDER_RATE)
         self._puts = Quota(burst=PUT_VALUE_BURST, rate=PUT_VALUE_RATE)
         self._answers: dict[KadType, Callable[[KadMessage, Requester, float], KadMessage | None]]

@@ -49,7 +49,7 @@ from sbp2p_protocol.value_records import NAMESPACES
 
 from .announce import Announcer, AnnounceReport
 from .contacts import Contacts
-from .lookups import Lookups
+from .lookups import Lookups, is_public
 from .providers import ProviderSearch
 from .records import Contact, DhtRecords
 from .swarm_network import SwarmNetwork
@@ -204,7 +204,7 @@ class Dht:
             values=records.values,
             neighbours=self,
             rng=rng,
-            network=name,
+            public=is_public(config, name),
         )
         self._quota = Quota(burst=KAD_REQUEST_BURST, rate=KAD_REQUEST_RATE)
         self._reachable: bool | None = None

