@@ -28,12 +28,12 @@ GIVE_UPS = 2
 """How often a fetch may give up and be run again, as a user would: it keeps what it has."""
 EXCHANGE_ALONE = NodeConfig(dht=DhtConfig(enabled=False), discovery=DiscoveryConfig(enabled=False))
 """Most seeds run with it: a node with everything takes twice the time."""
-WITH_EVERYTHING = 5
+WITH_EVERYTHING = 10
 """Of so many seeds one runs with the defaults."""
 
 
 def rate(rng: random.Random) -> float:
-    """Bytes per second: slow ADSL to fibre, for samples of 1 to 2 MiB."""
+    """Bytes per second: slow ADSL to fibre, for samples of about 1 MiB."""
     return 10 ** rng.uniform(5.5, 7)
 
 
@@ -44,8 +44,8 @@ class Scenario:
         self.network = network
         self.config = config
         self.rng = network.rng
-        self.sample = make_sample(network.random("model"), blocks=self.rng.randint(12, 28))
-        leechers = [f"leech{number}" for number in range(self.rng.randint(2, 4))]
+        self.sample = make_sample(network.random("model"), blocks=self.rng.randint(8, 20))
+        leechers = [f"leech{number}" for number in range(self.rng.randint(2, 3))]
         self.finished = {name: trio.Event() for name in leechers}
         """Who is to finish, and whether they have."""
         self.hidden = self.rng.choice([*leechers, "nobody"])
