@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from sbp2p.database import Database
@@ -85,6 +86,9 @@ CREATE TABLE own (
 """,
 )
 
+_SEEN_S: Final = 30.0
+"""A statement that says nothing new is written down again after this: each costs a sync."""
+
 EvidenceKind: TypeAlias = Literal["pointer", "version"]
 
 
@@ -99,7 +103,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KnownPointer:
-    """The best record of a publisher, and when it was last heard of (Unix seconds)."""
+    """The best record of a publisher, and when it was last heard of (Unix seconds, to 30 s)."""
 
     record: IpnsRecord
     seen: float
@@ -124,6 +128,8 @@ class KnownVersion:
 
     entry: CatalogEntry
     document: bytes | None
+    seen: float
+    """Unix time of the last time it was told, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +226,8 @@ class Pointers:
                 best = record
                 if verdict is Verdict.SAME and known is not None:
                     best = max(known.record, record, key=lambda each: each.order)
+                    if best == known.record and 0 <= now - known.seen < _SEEN_S:
+                        return verdict
                 db.execute(
                     "INSERT OR REPLACE INTO pointer VALUES (?, ?, ?)",
                     (publisher.to_bytes(), best.encoded, now),
@@ -236,7 +244,7 @@ class Pointers:
         )
         for (block,) in rows:
             try:
-                return KnownCatalog(read_signed_catalog(block, publisher), block)
+                return KnownCatalog(_read_catalog(block, publisher), block)
             except RemoteProtocolError:
                 return None
         return None
@@ -291,8 +299,10 @@ class Pointers:
                     statements = (known.document, document)
                     _keep_evidence(db, Evidence(publisher, "version", subject, *statements, now))
             elif verdict is not Verdict.OLDER:
-                if document is None and verdict is Verdict.SAME and known is not None:
-                    document = known.document
+                if verdict is Verdict.SAME and known is not None:
+                    document = document or known.document
+                    if document == known.document and 0 <= now - known.seen < _SEEN_S:
+                        return verdict
                 db.execute(
                     "INSERT OR REPLACE INTO version VALUES (?, ?, ?, ?, ?, ?)",
                     (
@@ -358,7 +368,12 @@ class Pointers:
         return True
 
 
-_VERSION: Final = "SELECT number, manifest, document FROM version WHERE publisher = ? AND name = ?"
+_read_catalog = lru_cache(maxsize=4)(read_signed_catalog)
+"""Who publishes reads its own catalog every few seconds; a long one takes a tenth of a second."""
+
+_VERSION: Final = (
+    "SELECT number, manifest, document, seen FROM version WHERE publisher = ? AND name = ?"
+)
 
 
 def _compare(record: IpnsRecord, known: KnownPointer | None) -> Verdict:
@@ -418,10 +433,10 @@ def _known(rows: list[tuple[bytes, float]], publisher: PeerId) -> KnownPointer |
     return None
 
 
-def _version(rows: list[tuple[int, bytes, bytes | None]]) -> KnownVersion | None:
-    for number, manifest, document in rows:
+def _version(rows: list[tuple[int, bytes, bytes | None, float]]) -> KnownVersion | None:
+    for number, manifest, document, seen in rows:
         try:
-            return KnownVersion(CatalogEntry(number, Cid.from_bytes(manifest)), document)
+            return KnownVersion(CatalogEntry(number, Cid.from_bytes(manifest)), document, seen)
         except (RemoteProtocolError, KeysError):
             return None
     return None
@@ -432,7 +447,7 @@ def _own(rows: list[tuple[bytes, bytes, float]], publisher: PeerId) -> OwnPointe
         try:
             return OwnPointer(
                 read_ipns_record(record, publisher),
-                read_signed_catalog(block, publisher),
+                _read_catalog(block, publisher),
                 block,
                 made,
             )

@@ -160,8 +160,7 @@ class Publisher:
                     if news is _News.DUE and trio.current_time() < retry_at:
                         news = _News.NONE
                     if news is not _News.NONE:
-                        if news is _News.NEW or self._published is None:
-                            await self._look_around()
+                        await self._look_around()
                         await self._state_and_tell()
             except Sbp2pError as error:
                 observe.report_not_saved("what this key publishes", error)

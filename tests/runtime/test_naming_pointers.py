@@ -63,10 +63,11 @@ def test_sequences_only_grow() -> None:
         assert pointers.take(record(4), NOW + 1) is Verdict.OLDER
         assert pointers.take(record(5, until=NOW + 200), NOW + 2) is Verdict.SAME
         assert pointers.take(record(5, until=NOW + 50), NOW + 3) is Verdict.SAME
+        assert pointers.take(record(5, until=NOW + 200), NOW + 40) is Verdict.SAME
         known = pointers.pointer(KEY.peer_id)
         assert known is not None
         assert known.record == record(5, until=NOW + 200), "the one that lasts longest"
-        assert known.seen == NOW + 3
+        assert known.seen == NOW + 40
         assert pointers.take(record(6), NOW) is Verdict.NEWER
         assert pointers.pointer(OTHER.peer_id) is None
 
