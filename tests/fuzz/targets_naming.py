@@ -18,7 +18,7 @@ from sbp2p_protocol.ipns import (
     read_ipns_record,
 )
 from sbp2p_protocol.kad_messages import KadMessage, KadPeer, KadRecord, KadType
-from sbp2p_protocol.kad_server import PUBLIC_NETWORK, KadServer, Requester
+from sbp2p_protocol.kad_server import KadServer, Requester
 from sbp2p_protocol.limits import IPNS_RECORD_MAX, KAD_SEND_MAX
 from sbp2p_protocol.multiaddr import parse_address
 from sbp2p_protocol.provider_records import ProviderRecords
@@ -108,7 +108,7 @@ def _kad_server(data: bytes) -> None:
         values=values,
         neighbours=_NoNeighbours(),
         rng=Random(1),  # noqa: S311
-        network=PUBLIC_NETWORK,
+        public=True,
     )
     requester = Requester(_PUBLISHER.peer_id, _ADDRESS)
     reply = attempt(RemoteProtocolError, server.answer, request, requester, _NOW)
