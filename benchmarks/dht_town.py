@@ -61,13 +61,12 @@ class Town:
         rng: of everything random.
     """
 
-    def __init__(self, nursery: trio.Nursery, rng: Random, *, paths: int = 3) -> None:
+    def __init__(self, nursery: trio.Nursery, rng: Random) -> None:
         self.rng = rng
         self.fabric = KadFabric(rng)
         self.residents: list[Resident] = []
         self.crowd: list[Sybil] = []
         self._nursery = nursery
-        self._config = replace(CONFIG, disjoint_paths=paths)
 
     async def settle(self, count: int) -> None:
         """Add nodes that have been there for long."""
@@ -81,10 +80,10 @@ class Town:
         networks += [each.network for each in self.crowd]
         acquaint([each.dht for each in self.residents], networks, self.rng)
 
-    async def add(self, network: VirtualKadNetwork | None = None) -> Resident:
-        """Add a node that knows nobody."""
+    async def add(self, paths: int = CONFIG.disjoint_paths) -> Resident:
+        """Add a node that knows nobody, whose lookups for records have so many paths."""
         send, receive = trio.open_memory_channel[Resident](1)
-        self._nursery.start_soon(self._live, network or self.fabric.add(), send)
+        self._nursery.start_soon(self._live, replace(CONFIG, disjoint_paths=paths), send)
         return await receive.receive()
 
     async def join(self) -> None:
@@ -119,12 +118,11 @@ class Town:
                 mine.append(Sybil(self.fabric.add(peer_id), mine))
         self.crowd += mine
 
-    async def _live(
-        self, network: VirtualKadNetwork, ready: trio.MemorySendChannel[Resident]
-    ) -> None:
+    async def _live(self, config: DhtConfig, ready: trio.MemorySendChannel[Resident]) -> None:
+        network = self.fabric.add()
         with trio.CancelScope() as scope:
             async with open_dht(
-                network, config=self._config, rng=self.rng, wall_clock=virtual_date
+                network, config=config, rng=self.rng, wall_clock=virtual_date
             ) as dht:
                 ready.send_nowait(Resident(network, dht, scope))
                 await trio.sleep_forever()
