@@ -36,12 +36,15 @@ _FLAGS: Final = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 
 COMMANDS: Final = (
     *("id", "publish", "seed", "get", "follow", "inspect", "verify", "ls", "rm", "bench"),
-    *("doctor", "trust"),
+    *("doctor", "trust", "swarm"),
 )
 """Each is the function `command` of the module of that name, in the order that `--help` shows;
 groups come last there."""
 
-GROUPS: Final = {"trust": ("list", "pin", "unpin", "revoke", "policy")}
+GROUPS: Final = {
+    "trust": ("list", "pin", "unpin", "revoke", "policy"),
+    "swarm": ("show", "create", "invite", "revoke", "join", "leave"),
+}
 """Commands that are several, in the `COMMANDS` of their module; the first is meant if none is."""
 
 

@@ -32,6 +32,7 @@ from .options import (  # noqa: TC001  (typer evaluates annotations)
     PeerUploadLimit,
     Quiet,
     Roles,
+    SwarmFile,
     UploadLimit,
     Verbose,
 )
@@ -68,6 +69,7 @@ class _Wish:
     finding: Finding
     limits: Rates
     roles: tuple[str, ...]
+    swarm_file: str | None
 
 
 def command(
@@ -118,6 +120,7 @@ def command(
     download_limit: DownloadLimit = None,
     peer_upload_limit: PeerUploadLimit = None,
     role: Roles = None,
+    swarm: SwarmFile = None,
     home: Home = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -138,6 +141,7 @@ def command(
         finding=Finding(tuple(bootstrap or ()), no_lan, network),
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
         roles=tuple(role or ()),
+        swarm_file=swarm,
     )
     return Invocation(Settings(home, json, quiet, verbose), partial(_run, wish=wish))
 
@@ -170,7 +174,9 @@ def _run(console: Console, *, wish: _Wish) -> int:
         discovery=wish.finding.discovery(stays=True),
         dht=wish.finding.dht(),
     )
-    return with_node(console, partial(_follow, console, wish, link), config=config)
+    return with_node(
+        console, partial(_follow, console, wish, link), config=config, swarm_file=wish.swarm_file
+    )
 
 
 def _parse(text: str) -> NameLink:

@@ -35,13 +35,20 @@ def with_node(
     *,
     gate: Gate | None = None,
     config: NodeConfig | None = None,
+    swarm_file: str | None = None,
 ) -> int:
     """Run `body` with the home's node and return the exit code."""
     from sbp2p.node import Node
 
     def attempt(passphrase: bytes | None) -> int:
         async def main() -> int:
-            node = Node(home=console.home, passphrase=passphrase, gate=gate, config=config)
+            node = Node(
+                home=console.home,
+                passphrase=passphrase,
+                gate=gate,
+                config=config,
+                swarm_file=swarm_file,
+            )
             async with node:
                 return await body(node)
 

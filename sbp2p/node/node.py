@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import trio
@@ -36,10 +37,10 @@ from . import fetching, local, naming, publishing
 from .environment import Environment
 from .home import Home
 from .parts import open_parts
+from .private_swarm import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
     from types import TracebackType
 
     from sbp2p.calls import Calls
@@ -85,6 +86,8 @@ class Node:
         passphrase: of the home's key file.
         config: knobs.
         gate: who may connect.
+        swarm_file: of the private swarm to be in; the home's if None, and if that has none, the
+            public network.
         environment: the world around the node; the real one if None.
     """
 
@@ -97,6 +100,7 @@ class Node:
         passphrase: bytes | None = None,
         config: NodeConfig | None = None,
         gate: Gate | None = None,
+        swarm_file: Path | str | None = None,
         environment: Environment | None = None,
     ) -> None:
         self._home = Home(home)
@@ -105,6 +109,7 @@ class Node:
         self._passphrase = passphrase
         self._config = config or NodeConfig()
         self._gate = gate or Gate()
+        self._swarm_file = None if swarm_file is None else Path(swarm_file).expanduser()
         self._environment = environment or Environment()
         self._entered = False
         self._running: _Running | None = None
@@ -119,6 +124,10 @@ class Node:
         async with AsyncExitStack() as stack:
             stack.callback(self._leave)
             signer, identity = await self._calls.run_to_end(self._open_identity, stack)
+            private = await self._calls.run_to_end(
+                open_private,
+                *(self._home, self._swarm_file, signer, identity, self._config, self._environment),
+            )
             parts = await open_parts(
                 stack,
                 identity,
@@ -128,6 +137,7 @@ class Node:
                 config=self._config,
                 gate=self._gate,
                 environment=self._environment,
+                private=private,
             )
             for address in self._listen:
                 await parts.swarm.listen(address)

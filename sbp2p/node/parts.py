@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sbp2p_keys.identity import PrivateKey
 
     from .environment import Environment
+    from .private_swarm import PrivateSwarm
 
 _REACHABLE: Final = {
     Reachability.REACHABLE: True,
@@ -73,6 +74,7 @@ async def open_parts(
     config: NodeConfig,
     gate: Gate,
     environment: Environment,
+    private: PrivateSwarm | None = None,
 ) -> Parts:
     """Open every part on `stack`.
 
@@ -85,14 +87,22 @@ async def open_parts(
         config: knobs.
         gate: who may connect.
         environment: the world around the node.
+        private: the private swarm that the node is in; its configuration goes before `config`.
 
     Raises:
         StoreError: the store cannot be opened.
         ConfigError: a bootstrap address cannot be one.
     """
+    config = config if private is None else private.config
     store = stack.enter_context(Store.open(home, config.store))
     swarm = await stack.enter_async_context(
-        open_swarm(identity, config, gate=gate, transports=environment.transports)
+        open_swarm(
+            identity,
+            config,
+            gate=gate,
+            membership=None if private is None else private.membership,
+            transports=environment.transports,
+        )
     )
     serve_ping(swarm)
     if config.serve_perf:
@@ -100,7 +110,7 @@ async def open_parts(
     exchange = Exchange(
         swarm, store, config, threads=environment.exchange_calls, rng=environment.rng
     )
-    memory = home if remembers else None
+    memory = (home if private is None else private.memory) if remembers else None
     discovery = await stack.enter_async_context(
         open_discovery(
             swarm,

@@ -16,7 +16,7 @@ from tests.e2e.cli_process import environment
 pytestmark = pytest.mark.e2e
 
 COMMON = {"--home", "--json", "--quiet", "-q", "--verbose", "-v", "--help", "-h"}
-LIMITS = {"--upload-limit", "--download-limit", "--peer-upload-limit", "--role"}
+LIMITS = {"--upload-limit", "--download-limit", "--peer-upload-limit", "--role", "--swarm"}
 FINDING = {"--bootstrap", "--no-lan", "--network"}
 OPTIONS: dict[str, set[str]] = {
     "id": {"--passphrase"},
@@ -46,6 +46,13 @@ OPTIONS: dict[str, set[str]] = {
     "trust unpin": set(),
     "trust revoke": {"--reason"},
     "trust policy": set(),
+    "swarm": set(),
+    "swarm show": set(),
+    "swarm create": {"--expires"},
+    "swarm invite": {"--expires", "--to", "--only", "--peer"},
+    "swarm revoke": set(),
+    "swarm join": set(),
+    "swarm leave": set(),
 }
 HEAVY = {"trio", "torch", "numpy", "rich", "cryptography", "pydantic", "blake3", "sbp2p.node"}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
