@@ -134,7 +134,9 @@ class CandidateBook:
         entry.origins.add(candidate.origin)
         entry.heard_at = now
         for each in addresses:
-            address = each.with_peer(candidate.peer_id)
+            address = (
+                each if each.peer_id == candidate.peer_id else each.with_peer(candidate.peer_id)
+            )
             is_new |= address not in entry.addresses
             entry.addresses.pop(address, None)
             entry.addresses[address] = None

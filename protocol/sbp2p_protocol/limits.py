@@ -149,9 +149,13 @@ MDNS_STRING_MAX: Final = 255
 MDNS_PEERS_MAX: Final = 16
 """Peers that one multicast packet may name; an honest one names its sender."""
 
-MDNS_PACKETS_PER_S: Final = 50
-"""Multicast packets of one link about libp2p that are read in a second, 0.1 ms each; more are
-dropped unread. A hundred nodes that all answer at once are through in 2 s."""
+MDNS_STRINGS_MAX: Final = 32
+"""Strings of one multicast packet that are read as addresses, up to 0.2 ms each."""
+
+MDNS_PACKETS_PER_S: Final = 30
+"""Multicast packets of one link about libp2p that are read in a second; more are dropped unread.
+With 32 strings each they cost a fifth of a core; an honest one has a few strings. A hundred nodes
+that all answer at once are heard within a few questions."""
 
 CANDIDATES_MAX: Final = 1024
 """Peers that were heard of and could be dialled, about 2 KB each with all their addresses."""

@@ -42,6 +42,7 @@ from .limits import (
     MDNS_PACKETS_PER_S,
     MDNS_PEERS_MAX,
     MDNS_STRING_MAX,
+    MDNS_STRINGS_MAX,
 )
 from .multiaddr import Address, BadAddressError, parse_address
 
@@ -247,24 +248,25 @@ class MdnsMachine:
         return DnsMessage(True, answers=(pointer,), additional=(record,))
 
     def _read_answers(self, message: DnsMessage) -> list[FoundPeer]:
-        records = (*message.answers, *message.additional)
         suffix = f".{self._service}"
+        strings = [
+            each
+            for record in (*message.answers, *message.additional)
+            if isinstance(record, TxtRecord)
+            and record.ttl_s > 0
+            and record.name.lower().endswith(suffix)
+            for each in record.strings
+        ]
         found: dict[PeerId, dict[Address, None]] = {}
-        for record in records:
-            if (
-                not isinstance(record, TxtRecord)
-                or record.ttl_s == 0
-                or not record.name.lower().endswith(suffix)
-            ):
+        for each in strings[:MDNS_STRINGS_MAX]:
+            address = _read_string(each)
+            peer_id = None if address is None else address.peer_id
+            if address is None or peer_id is None or peer_id == self._own_id:
                 continue
-            for each in record.strings[: MDNS_PEERS_MAX * CANDIDATE_ADDRESSES_MAX]:
-                address = _read_string(each)
-                if address is None or address.peer_id is None or address.peer_id == self._own_id:
-                    continue
-                if address.peer_id in found or len(found) < MDNS_PEERS_MAX:
-                    known = found.setdefault(address.peer_id, {})
-                    if len(known) < CANDIDATE_ADDRESSES_MAX:
-                        known[address] = None
+            if peer_id in found or len(found) < MDNS_PEERS_MAX:
+                known = found.setdefault(peer_id, {})
+                if len(known) < CANDIDATE_ADDRESSES_MAX:
+                    known[address] = None
         return [FoundPeer(peer, tuple(addresses)) for peer, addresses in found.items()]
 
 

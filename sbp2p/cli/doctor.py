@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 SICK: Final = 10
 """The exit code when something is bad."""
 _WAIT_S: Final = 5.0
+_CONNECTIONS: Final = 4
+"""Peers that are connected to if so many are known: as many as decide about reachability."""
 
 
 def command(
@@ -91,7 +93,12 @@ def _run(
 
     wanted = None if target is None else _parse(target)
     # what was found out here is told at once: nothing needs to settle first
-    discovery = replace(finding.discovery(stays=False), autonat_settle_s=0.0, autonat_ask_s=0.2)
+    discovery = replace(
+        finding.discovery(stays=False),
+        autonat_settle_s=0.0,
+        autonat_ask_s=0.2,
+        wanted_connections=_CONNECTIONS,
+    )
     report = _Report(console)
     home = NodeHome(console.home)
     verdict, key = check_key(home, given_passphrase())

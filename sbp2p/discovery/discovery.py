@@ -191,6 +191,8 @@ class Discovery:
             tuple[PeerId, tuple[Address, ...]]
         ](_DATABASE_QUEUE)
         self._connected_at: dict[PeerId, float] = {}
+        self._remembered: set[PeerId] = set()
+        """Connected peers that the database was told of: a peer may push identify at will."""
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -364,6 +366,7 @@ class Discovery:
             case PeerIdentified(peer_id):
                 self._remember_dialled(peer_id)
             case PeerDisconnected(peer_id, reason):
+                self._remembered.discard(peer_id)
                 at = self._connected_at.pop(peer_id, 0.0)
                 if trio.current_time() - at < self._config.short_lived_s:
                     self._book.failed(peer_id, reason, trio.current_time())
@@ -396,7 +399,8 @@ class Discovery:
 
     def _remember_dialled(self, peer_id: PeerId) -> None:
         dialled = [each for each in self._swarm.connections(peer_id) if each.initiator]
-        if dialled:
+        if dialled and peer_id not in self._remembered:
+            self._remembered.add(peer_id)
             self._remember(peer_id, self._addresses_of(dialled[0]))
 
     def _addresses_of(self, connection: Connection) -> tuple[Address, ...]:

@@ -170,7 +170,9 @@ async def _check_connection(
         step = "it is no sbp2p node, or one of another version"
         return [*verdicts, bad("protocols", f"it does not speak {PROTOCOL_ID}", step)]
     verdicts.append(ok("protocols", "it serves sbp2p's exchange"))
-    if link is not None:
+    if link is not None and isinstance(link, ManifestLink) and node.store.version(link.manifest):
+        verdicts.append(ok("version", "this node has the version itself"))
+    elif link is not None:
         failure = await _has(node, Source(peer_id, tuple(addresses)), link, wait_s)
         verdicts.append(failure or ok("version", "it has the version that the link names"))
     return verdicts

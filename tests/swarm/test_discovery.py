@@ -17,13 +17,14 @@ from sbp2p.config import DiscoveryConfig, NodeConfig
 from sbp2p.discovery import Candidate, Origin, Reachability, open_discovery
 from sbp2p.discovery.autonat import ask_to_dial_back
 from sbp2p.discovery.discovery import parse_bootstrap
+from sbp2p.discovery.remembered import RememberedPeers
 from sbp2p.errors import ConfigError
 from sbp2p.ping import serve_ping
 from sbp2p.swarm import Gate, open_swarm
 from sbp2p.transport import MemoryNetwork
 from sbp2p_protocol.autonat import DialStatus
 from sbp2p_protocol.multiaddr import Address, parse_address
-from tests.runtime.pair import KEYS
+from tests.runtime.pair import KEYS, echo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -188,6 +189,21 @@ async def test_peers_that_worked_are_known_the_next_time(
         # who dialled us is not remembered: we do not know that it can be dialled
         async with town.discovery(two, home=tmp_path / "..") as discovery:
             assert discovery.known() == []
+
+
+async def test_a_peer_that_pushes_does_not_count_as_more_successes(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        town = Town(stack)
+        one, two = await town.swarm(0), await town.swarm(1)
+        async with town.discovery(one, home=tmp_path):
+            await one.connect([at(1)], KEYS[1].peer_id)
+            for number in range(5):
+                two.handle(f"/test/{number}", echo)
+                await trio.sleep(1)
+    with RememberedPeers(tmp_path, keep_s=1e6, busy_timeout_s=1.0) as peers:
+        assert [each.score for each in peers.all(1e9)] == [1]
 
 
 async def test_peers_that_went_away_are_forgotten(
