@@ -310,7 +310,7 @@ class NamingConfig:
     """How long readers may go without asking again; what a record of ours tells them."""
     look_s: float = 5.0
     """Between two looks at whether another process has published something from this home."""
-    retry_s: float = 30.0
+    retry_s: float = 5.0
     """Wait before a publication that no server took is tried again; doubles, up to an hour."""
     lookup_timeout_s: float = 30.0
     """Getting a record, and again finding its catalog."""

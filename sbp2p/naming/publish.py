@@ -150,6 +150,8 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish what becomes new, and again what is due, for ever."""
+        if self._dht is not None:
+            await self._dht.wait_settled()  # until then there is nobody to hear from, or to tell
         failures = 0
         retry_at = -math.inf
         while True:
@@ -166,7 +168,7 @@ class Publisher:
                 observe.report_not_saved("what this key publishes", error)
             if news is not _News.NONE:
                 failures = 0 if self._is_told else failures + 1
-                wait = min(self._config.retry_s * 2.0 ** min(failures, 16), _RETRY_MAX_S)
+                wait = min(self._config.retry_s * 2.0 ** min(failures - 1, 16), _RETRY_MAX_S)
                 retry_at = trio.current_time() + wait if failures else -math.inf
             self._news = trio.Event()
             with trio.move_on_after(self._config.look_s):
