@@ -94,6 +94,9 @@ class StoreConfig:
     """Fewer than this are not committed for their age."""
     commit_interval_s: float = 1.0
     """Age at which they are: a power cut costs what came since, a kill nothing."""
+    quota_bytes: int | None = None
+    """Most bytes that fetched files may take: a fetch makes room by removing fetched versions that
+    are not pinned, or is refused. None: as much as the disk has."""
     max_open_files: int = 64
     busy_timeout_s: float = 5.0
 

@@ -11,6 +11,7 @@ docs/store.md tells a block's life on disk; decision 0004 tells why.
     adopt.py      what is here already         copying.py   blocks of other local files
     finish.py     final names                  verify.py    rehashing
     removal.py    forgetting                   hashing.py   files against tables
+    collect.py    making room
     files.py      descriptors and bytes        locks.py     one process at a time
     libc.py       what Python lacks            records.py   values
     errors.py     words
@@ -18,6 +19,7 @@ docs/store.md tells a block's life on disk; decision 0004 tells why.
 
 from __future__ import annotations
 
+from sbp2p.store.collect import CollectStep
 from sbp2p.store.download import Download
 from sbp2p.store.errors import (
     BlockMismatchError,
@@ -42,6 +44,7 @@ __all__ = [
     "AdoptStep",
     "BlockMismatchError",
     "BlockUnavailableError",
+    "CollectStep",
     "DamagedBlock",
     "DestinationConflictError",
     "Download",

@@ -110,7 +110,12 @@ CREATE TABLE version_loose (
 CREATE INDEX version_loose_version ON version_loose (version_id);
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_SCHEMA_1,)
+_SCHEMA_2: Final = """
+ALTER TABLE version ADD COLUMN used INTEGER NOT NULL DEFAULT 0;
+"""
+"""Unix seconds of the last use of a version, as far as it is noted; 0 for before that was so."""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_SCHEMA_1, _SCHEMA_2)
 """Script n takes a database from user_version n to n + 1. Append; never edit one that shipped."""
 
 _FULL: Final = frozenset((sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG))

@@ -16,7 +16,7 @@ from sbp2p.store.targets import TargetOpener, choose_files, make_targets, work_f
 from sbp2p.store.versions import register
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from sbp2p.config import StoreConfig
@@ -46,6 +46,7 @@ def open_download(
     files: Collection[int] | None,
     overwrite: bool,
     pinned: bool,
+    make_room: Callable[[int], None],
 ) -> Download:
     """Open a download; see `Store.open_download`."""
     make_folder(destination)
@@ -62,6 +63,7 @@ def open_download(
         with index.reading() as db:
             opener.look(db, targets, folder)
         opener.repair(index)
+        make_room(opener.needed(targets))
         opener.make_parts(targets, folder)
         with index.writing() as db:
             row = register(db, document, manifest, table, root, role="fetch", pinned=pinned)

@@ -25,7 +25,7 @@ from sbp2p.store.targets import work_folder
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sbp2p.store.index import Index
     from sbp2p.store.records import VersionRecord
@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 _DELETERS: Final = 8
 """Threads that delete: where unlink(2) waits for the disk, one by one took 3 ms a file."""
 
-_Row: TypeAlias = "tuple[Any, ...]"
-"""Of a file and the version that has it: see `_own_files`."""
+FileRow: TypeAlias = "tuple[Any, ...]"
+"""Of a file and the version that has it: see `own_files`."""
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
+    """What was deleted, and what was not."""
+
     deleted: int = 0
     bytes: int = 0
     kept: list[Path] = field(default_factory=list)
@@ -49,17 +51,17 @@ def remove_versions(
     index: Index, records: Sequence[VersionRecord], *, delete_files: bool
 ) -> RemovedVersion:
     """Remove versions; see `Store.remove_version`."""
-    tally = _Tally()
+    tally = Tally()
     with ExitStack() as stack:
         for record in records:
             _lock_download(stack, record)
         with index.reading() as db:
-            files = [row for record in records for row in _own_files(db, record, records)]
+            files = [row for record in records for row in own_files(db, record, records)]
         if delete_files:
             deletable = {record.row for record in records if record.role == "fetch"}
-            _delete_all([row for row in files if row[0] in deletable], tally)
+            delete_all([row for row in files if row[0] in deletable], tally)
             for record in records:
-                _remove_empty_folders(record, files)
+                remove_empty_folders(record, (row[2] for row in files if row[0] == record.row))
         with index.writing() as db:
             loose = [cid for record in records for cid in held(db, record.row)]
             for record in records:
@@ -82,20 +84,24 @@ def _lock_download(stack: ExitStack, record: VersionRecord) -> None:
         stack.callback(release_work_folder, folder, lock)
 
 
-def _own_files(
-    db: sqlite3.Connection, record: VersionRecord, removed: Sequence[VersionRecord]
-) -> list[_Row]:
-    """Return the index rows of files that only the removed versions have."""
+def own_files(
+    db: sqlite3.Connection,
+    record: VersionRecord,
+    removed: Sequence[VersionRecord],
+    most: int = -1,
+) -> list[FileRow]:
+    """Return the index rows of files that only the removed versions have; at most so many."""
     return db.execute(
         "SELECT v.version_id, f.id, f.path, f.size, f.mtime_ns, f.inode, f.part, f.fetched"
         " FROM version_file v JOIN file f ON f.id = v.file_id WHERE v.version_id = ?"
         " AND NOT EXISTS (SELECT 1 FROM version_file o WHERE o.file_id = f.id"
-        " AND o.version_id NOT IN (SELECT value FROM json_each(?)))",
-        (record.row, json.dumps([each.row for each in removed])),
+        " AND o.version_id NOT IN (SELECT value FROM json_each(?))) LIMIT ?",
+        (record.row, json.dumps([each.row for each in removed]), most),
     ).fetchall()
 
 
-def _delete_all(rows: Sequence[_Row], tally: _Tally) -> None:
+def delete_all(rows: Sequence[FileRow], tally: Tally) -> None:
+    """Delete files as far as they are what this node made; raises StoreError."""
     with ThreadPoolExecutor(_DELETERS, thread_name_prefix="sbp2p-delete") as pool:
         shares = [rows[start::_DELETERS] for start in range(min(_DELETERS, len(rows)))]
         for share, deleted in zip(shares, pool.map(_delete_some, shares), strict=True):
@@ -110,11 +116,11 @@ def _delete_all(rows: Sequence[_Row], tally: _Tally) -> None:
     tally.kept.sort()
 
 
-def _delete_some(rows: Sequence[_Row]) -> list[bool | None]:
+def _delete_some(rows: Sequence[FileRow]) -> list[bool | None]:
     return [_delete(row) for row in rows]
 
 
-def _delete(row: _Row) -> bool | None:
+def _delete(row: FileRow) -> bool | None:
     """Delete a file if it is what this node made; returns None if there is none."""
     _, _, path, size, mtime_ns, inode, part, fetched = row
     with os_errors("delete", path):
@@ -128,12 +134,12 @@ def _delete(row: _Row) -> bool | None:
     return True
 
 
-def _remove_empty_folders(record: VersionRecord, files: Sequence[_Row]) -> None:
+def remove_empty_folders(record: VersionRecord, files: Iterable[bytes]) -> None:
     """Remove the folders inside the version's own that held its files and hold nothing now."""
     root = os.fsencode(record.root_path) + b"/"
     inside: set[bytes] = set()
-    for row in files:
-        folder = row[2].rpartition(b"/")[0] if row[0] == record.row else b""
+    for file in files:
+        folder = file.rpartition(b"/")[0]
         while folder.startswith(root) and folder not in inside:
             inside.add(folder)
             folder = folder.rpartition(b"/")[0]

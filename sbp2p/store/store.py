@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from sbp2p.errors import StoreError
+from sbp2p.store.collect import Collector, bytes_used, make_room
 from sbp2p.store.errors import os_errors
 from sbp2p.store.extents import Extents, IndexedFile
 from sbp2p.store.index import Index
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sbp2p.config import StoreConfig
+    from sbp2p.store.collect import CollectStep
     from sbp2p.store.download import Download
     from sbp2p.store.records import Location, RemovedVersion, Role, VerifyStep, VersionRecord
     from sbp2p_keys.identity import PeerId
@@ -166,6 +168,32 @@ class Store:
         """Let a version go when space is wanted; raises NotFoundError."""
         self._versions.set_pinned(cid, False)
 
+    def note_use(self, cid: Cid) -> None:
+        """Note that a version is used just now: what was not used for longest goes first."""
+        self._versions.note_use(cid)
+
+    @property
+    def bytes_used(self) -> int:
+        """Bytes on disk of what this node has fetched: what a quota is of."""
+        return bytes_used(self._index)
+
+    def collect(self, limit_bytes: int) -> Iterator[CollectStep]:
+        """Remove versions until what was fetched takes at most so many bytes, step by step.
+
+        Only fetched versions that are not pinned go, the one that was not used for longest first,
+        and none that a running fetch needs; see collect.py. Ending the iteration early is safe.
+        """
+        return self._collector().steps(limit_bytes)
+
+    def collectable(self) -> list[VersionRecord]:
+        """Return the versions that `collect` may remove now, in its order."""
+        return self._collector().candidates()
+
+    def _collector(self, protected: Collection[BlockTable] = ()) -> Collector:
+        return Collector(
+            self._index, self._versions, forget=self._reader.files.forget, protected=protected
+        )
+
     def remove_version(
         self, cid: Cid, root_path: Path | None = None, *, delete_files: bool = False
     ) -> RemovedVersion:
@@ -298,7 +326,7 @@ class Store:
         Raises:
             StoreBusyError: this version is being downloaded into this folder, by the process that
                 the message names.
-            NoSpaceError: the wanted blocks do not fit.
+            NoSpaceError: the wanted blocks do not fit, on the disk or in the quota.
             DestinationConflictError: something else lies where a file belongs.
             StoreError: the folder cannot be written.
             ValueError: a wanted block is in none of `files`.
@@ -316,7 +344,13 @@ class Store:
             files=files,
             overwrite=overwrite,
             pinned=pinned,
+            make_room=lambda needed: self._make_room(table, needed),
         )
+
+    def _make_room(self, table: BlockTable, needed_bytes: int) -> None:
+        quota = self._config.quota_bytes
+        if quota is not None:
+            make_room(self._collector([table]), self._index, quota, needed_bytes)
 
 
 def _resolved(path: Path) -> Path:

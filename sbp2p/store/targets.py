@@ -288,7 +288,7 @@ class TargetOpener:
             NoSpaceError: the wanted blocks do not fit.
             StoreError: a part file cannot be made.
         """
-        check_free_space(folder, sum(map(self._needed, targets)))
+        check_free_space(folder, self.needed(targets))
         made: list[Target] = []
         try:
             for target in targets:
@@ -318,6 +318,10 @@ class TargetOpener:
             finally:
                 close_file(fd)
         target.made = True
+
+    def needed(self, targets: Iterable[Target]) -> int:
+        """Return the bytes that part files are to take on the disk and do not take yet."""
+        return sum(map(self._needed, targets))
 
     def _needed(self, target: Target) -> int:
         if target.state is not TargetState.PART:

@@ -42,6 +42,9 @@ _TABLE_BLOCKS_KEPT: Final = 1_000_000
 
 _RECORD: Final = "SELECT id, document, root_path, role, pinned, complete, files, bytes FROM version"
 
+_USE_S: Final = 3600
+"""Seconds to which the last use of a version is known: a write an hour for each that is served."""
+
 
 class Versions:
     """Finds versions and rebuilds their tables. Thread-safe."""
@@ -115,6 +118,24 @@ class Versions:
         if not changed:
             raise no_version(cid)
 
+    def unpinned(self) -> list[VersionRecord]:
+        """Return the fetched versions that are not pinned, the least lately used first."""
+        return self._select("WHERE role = 'fetch' AND NOT pinned ORDER BY used, id")
+
+    def note_use(self, cid: Cid) -> None:
+        """Note that a version is used just now; costs a write at most once in `_USE_S`."""
+        with self._index.reading() as db:
+            late = db.execute(
+                "SELECT 1 FROM version WHERE manifest = ?"
+                " AND used NOT BETWEEN unixepoch() - ? AND unixepoch()",
+                (cid.to_bytes(), _USE_S),
+            ).fetchone()
+        if late:
+            with self._index.writing() as db:
+                db.execute(
+                    "UPDATE version SET used = unixepoch() WHERE manifest = ?", (cid.to_bytes(),)
+                )
+
     def _select(self, rest: str, *arguments: object) -> list[VersionRecord]:
         with self._index.reading() as db:
             return [_record(row) for row in db.execute(f"{_RECORD} {rest}", arguments)]
@@ -143,7 +164,7 @@ def register(
         raise ValueError("the document is not the signed form of the manifest")
     key = (manifest.cid.to_bytes(), os.fsencode(root_path))
     row = db.execute(
-        "UPDATE version SET document = ?, pinned = max(pinned, ?)"
+        "UPDATE version SET document = ?, pinned = max(pinned, ?), used = unixepoch()"
         " WHERE manifest = ? AND root_path = ? RETURNING id",
         (document.to_bytes(), pinned, *key),
     ).fetchone()
@@ -151,7 +172,8 @@ def register(
         return int(row[0])
     (version_id,) = db.execute(
         "INSERT INTO version (manifest, root_path, publisher, name, number, document, role,"
-        " pinned, complete, files, bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?) RETURNING id",
+        " pinned, complete, files, bytes, used)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, unixepoch()) RETURNING id",
         (
             *key,
             manifest.publisher.to_bytes(),
