@@ -10,7 +10,7 @@ that name one peer cause one dial.
 | LAN | the peer itself, by multicast on a network that this node is on | 1 |
 | LINK | a link that the user gave | 2 |
 | BOOTSTRAP | the user's settings | 3 |
-| REMEMBERED | this node: it worked last time | 4 |
+| REMEMBERED | this node: it worked, just now or last time | 4 |
 | EXCHANGE | a peer, about others in its swarm | 5 |
 | DHT | strangers | 6 |
 

@@ -11,8 +11,8 @@ went. A peer that is meant to stay connected is pinged before either side would 
 connection idle.
 
 Peers that this node has dialled with success, whoever wanted it, are remembered with the address
-that led to them. What the database does is done behind the connections: it may be slow or broken,
-and then nothing is remembered.
+that led to them, and are candidates from then on. What the database does is done behind the
+connections: it may be slow or broken, and then nothing is remembered.
 
 Tasks, all in one nursery that ends with the block: dialling, watching the swarm, pinging,
 reachability, multicast. Error cases: none leaves here; what fails is logged, and waits longer.
@@ -401,7 +401,9 @@ class Discovery:
         dialled = [each for each in self._swarm.connections(peer_id) if each.initiator]
         if dialled and peer_id not in self._remembered:
             self._remembered.add(peer_id)
-            self._remember(peer_id, self._addresses_of(dialled[0]))
+            addresses = self._addresses_of(dialled[0])
+            self._remember(peer_id, addresses)
+            self.offer(Candidate(peer_id, addresses, Origin.REMEMBERED))
 
     def _addresses_of(self, connection: Connection) -> tuple[Address, ...]:
         """Return where a peer was found, then where it says that it listens, in the same scope."""
