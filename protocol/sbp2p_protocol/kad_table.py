@@ -188,21 +188,31 @@ class RoutingTable:
         return Verdict.WANTED, leaving
 
     def seen(self, peer_id: PeerId, now: float, addresses: Sequence[Address] = ()) -> None:
-        """Note that a contact answered or asked something, and where it is said to be now."""
+        """Note that a contact answered, and where it is said to be now."""
         contact = self._contacts.get(peer_id)
-        if contact is None:
+        if contact is not None:
+            contact.last_seen = now
+            contact.failures = 0
+            self.moved(peer_id, addresses)
+
+    def moved(self, peer_id: PeerId, addresses: Sequence[Address]) -> None:
+        """Note where a contact is said to be now, unless there are enough of those networks."""
+        contact = self._contacts.get(peer_id)
+        if contact is None or not addresses or tuple(addresses) == contact.addresses:
             return
-        contact.last_seen = now
-        contact.failures = 0
-        if addresses and tuple(addresses) != contact.addresses:
-            groups = groups_of(addresses)
-            others = self._bucket_of(peer_id)
-            if not self._is_crowded(others, groups, contact):
-                self._groups.subtract(contact.groups)
-                self._groups.update(groups)
-                contact.groups = groups
-                contact.addresses = tuple(addresses)
-                contact.as_peer = KadPeer(peer_id, contact.addresses)
+        groups = groups_of(addresses)
+        if not self._is_crowded(self._bucket_of(peer_id), groups, contact):
+            self._groups.subtract(contact.groups)
+            self._groups.update(groups)
+            contact.groups = groups
+            contact.addresses = tuple(addresses)
+            contact.as_peer = KadPeer(peer_id, contact.addresses)
+
+    def heard(self, peer_id: PeerId, now: float) -> None:
+        """Note that a contact asked something, which does not show that it can be asked."""
+        contact = self._contacts.get(peer_id)
+        if contact is not None and not contact.is_doubtful:
+            contact.last_seen = now
 
     def failed(self, peer_id: PeerId) -> bool:
         """Note that a contact did not answer; tell whether it is gone now."""

@@ -1,9 +1,9 @@
 """Announcing what this node provides, one key by a lookup or many by a sweep, and again in time.
 
 A server is told of all its keys of a region over one stream. Keys are remembered and announced
-again `republish_s` after the last time, well before servers forget them, or after `retry_s` if no
-server took them; what is announced is this node's addresses of that moment. Keys are not kept
-across restarts: what a node provides is known to whoever asked for it.
+again `republish_s` after the last time, well before servers forget them, or after `retry_s`, which
+doubles each time, if no server took them; what is announced is this node's addresses of that
+moment. Keys are not kept across restarts: what a node provides is known to whoever asked for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -20,6 +20,7 @@ from sbp2p_protocol.kad_keys import kad_id, kad_id_of
 from sbp2p_protocol.kad_messages import KadMessage, KadPeer, KadType
 from sbp2p_protocol.kad_sweep import Assignment, Sweep, split_keys
 from sbp2p_protocol.kad_table import BUCKET_SIZE
+from sbp2p_protocol.limits import PROVIDER_KEY_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from .network import KadNetwork
 
     Progress = Callable[[int, int], object]
+
+_STREAM_RECORDS = 4096
+"""Records on one stream: a server that refuses one of them may have taken all before it."""
 
 _NEIGHBOURS = 512
 """Servers that were found lately, from which the next lookup of a sweep begins."""
@@ -65,6 +69,13 @@ class AnnounceReport:
         return self.requests + self.records + self.refused
 
 
+class _Due(NamedTuple):
+    """When a key is announced again, and how long that is after the last time."""
+
+    at: float
+    wait_s: float
+
+
 class Announcer:
     """Announces keys and remembers them.
 
@@ -82,7 +93,7 @@ class Announcer:
         self._lookups = lookups
         self._config = config
         self._rng = rng
-        self._due: dict[bytes, float] = {}
+        self._due: dict[bytes, _Due] = {}
         self._neighbours: OrderedDict[PeerId, KadPeer] = OrderedDict()
 
     @property
@@ -95,7 +106,12 @@ class Announcer:
         return key in self._due
 
     async def provide(self, key: bytes) -> int:
-        """Announce one key; return how many servers took the record."""
+        """Announce one key; return how many servers took the record.
+
+        Raises:
+            ValueError: no server takes this as a key.
+        """
+        _check([key])
         report = AnnounceReport(keys=1)
         if self._network.addresses():
             lookup = await self._lookups.find_closest(key, paths=self._config.disjoint_paths)
@@ -112,8 +128,12 @@ class Announcer:
         Args:
             keys: what this node provides.
             progress: told how many of how many keys have been announced.
+
+        Raises:
+            ValueError: no server takes one of these as a key.
         """
         wanted = dict.fromkeys(keys)
+        _check(wanted)
         report = AnnounceReport(keys=len(wanted))
         announced: set[bytes] = set()
 
@@ -139,7 +159,7 @@ class Announcer:
         while True:
             await trio.sleep(self._config.upkeep_s)
             now = trio.current_time()
-            due = [key for key, when in self._due.items() if when <= now]
+            due = [key for key, each in self._due.items() if each.at <= now]
             if due:
                 await self.provide_many(due)
 
@@ -148,8 +168,12 @@ class Announcer:
     def _remember(self, keys: Iterable[bytes], announced: Container[bytes]) -> None:
         now = trio.current_time()
         for key in keys:
-            wait_s = self._config.republish_s if key in announced else self._config.retry_s
-            self._due[key] = now + wait_s
+            wait_s = self._config.republish_s
+            if key not in announced:
+                before = self._due.get(key)
+                again_s = self._config.retry_s if before is None else 2 * before.wait_s
+                wait_s = min(again_s, wait_s)
+            self._due[key] = _Due(now + wait_s, wait_s)
 
     async def _sweep(
         self,
@@ -188,20 +212,29 @@ class Announcer:
         limiter = trio.CapacityLimiter(self._config.parallel_sends)
 
         async def tell(assignment: Assignment) -> None:
-            server = assignment.server
-            messages = [
-                KadMessage(KadType.ADD_PROVIDER, key, providers=own) for key in assignment.keys
-            ]
+            server, left = assignment.server, assignment.keys
             async with limiter:
-                report.streams += 1
-                try:
-                    await self._network.send(server.peer_id, server.addresses, messages)
-                except Sbp2pError:
-                    report.refused += len(messages)
-                else:
-                    report.records += len(messages)
-                    announced.update(assignment.keys)
+                while left:
+                    keys, left = left[:_STREAM_RECORDS], left[_STREAM_RECORDS:]
+                    report.streams += 1
+                    try:
+                        await self._network.send(
+                            server.peer_id,
+                            server.addresses,
+                            [KadMessage(KadType.ADD_PROVIDER, key, providers=own) for key in keys],
+                        )
+                    except Sbp2pError:
+                        report.refused += len(keys) + len(left)
+                        return
+                    report.records += len(keys)
+                    announced.update(keys)
 
         async with trio.open_nursery() as nursery:
             for assignment in assignments:
                 nursery.start_soon(tell, assignment)
+
+
+def _check(keys: Iterable[bytes]) -> None:
+    for key in keys:
+        if not 1 <= len(key) <= PROVIDER_KEY_MAX:
+            raise ValueError(f"no multihash, with {len(key)} bytes: {key[:32].hex()}")

@@ -71,7 +71,7 @@ class Contacts:
         """Note a peer that says it is a server."""
         verdict = self._table.judge(server.peer_id, server.addresses)
         if verdict is Verdict.KNOWN:
-            self._table.seen(server.peer_id, trio.current_time(), server.addresses)
+            self._table.moved(server.peer_id, server.addresses)
         elif verdict is Verdict.WANTED:
             self._check_soon(server)
 

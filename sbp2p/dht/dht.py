@@ -370,7 +370,7 @@ class Dht:
         if not adds and not self._quota.take(requester.account, now):
             self._refused += 1
             raise RequestRefusedError("more requests than one peer may make")
-        self.table.seen(requester.peer_id, trio.current_time())
+        self.table.heard(requester.peer_id, trio.current_time())
         try:
             reply = self._server.answer(request, requester, now)
         except RequestRefusedError:

@@ -76,6 +76,8 @@ class Lookups:
     async def request(self, peer: KadPeer, message: KadMessage) -> KadMessage:
         """Ask one server, and note how that went.
 
+        Nothing is noted of a PUT_VALUE that fails: a server may refuse one, and ends the stream.
+
         Raises:
             PeerUnreachableError: no answer.
             PeerMisbehavedError: no answer to this.
@@ -85,7 +87,8 @@ class Lookups:
             reply = await self._network.request(peer.peer_id, peer.addresses, message)
         except Sbp2pError:
             self.requests_failed += 1
-            if self._table.failed(peer.peer_id) and not len(self._table):
+            refusable = message.type is KadType.PUT_VALUE
+            if not refusable and self._table.failed(peer.peer_id) and not len(self._table):
                 self.on_alone()
             raise
         known = self._network.find(peer.peer_id) or peer
@@ -189,8 +192,8 @@ class Lookups:
 
     def usable(self, teller: PeerId, peers: Iterable[KadPeer]) -> list[KadPeer]:
         """Return those peers that can be asked, with the addresses that are of use here."""
-        seen_at = self._network.seen_at(teller)
-        scope = None if seen_at is None else scope_of(seen_at)
+        seen_at = self._network.seen_at(teller)  # None if it is gone already
+        scope = Scope.PUBLIC if seen_at is None else scope_of(seen_at)
         found = []
         for peer in peers:
             addresses = self._visible(peer.addresses, scope)
@@ -202,12 +205,8 @@ class Lookups:
                 found.append(connected)
         return found
 
-    def _find_visible(
-        self, addresses: tuple[Address, ...], teller: Scope | None
-    ) -> tuple[Address, ...]:
-        able = tuple(filter(self._network.can_reach, addresses))
-        if teller is not None:
-            able = visible_from(teller, able)
+    def _find_visible(self, addresses: tuple[Address, ...], teller: Scope) -> tuple[Address, ...]:
+        able = visible_from(teller, filter(self._network.can_reach, addresses))
         if self._public:
             able = tuple(each for each in able if scope_of(each) in (Scope.PUBLIC, Scope.NAMED))
         return able

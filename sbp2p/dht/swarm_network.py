@@ -115,10 +115,9 @@ class SwarmNetwork:
         return tuple(each.without_peer() for each in self._swarm.announced_addresses())
 
     def looks_reachable(self) -> bool:
-        """Return whether a listen address is private, or a confirmed one is announced."""
+        """Return whether the listen addresses make it likely."""
         own = self._swarm.own_addresses
-        listening = {scope_of(each) for each in own.listening}
-        return bool(own.confirmed and listening) or bool(listening & {Scope.PRIVATE, Scope.HERE})
+        return look_reachable(own.listening, confirmed=bool(own.confirmed))
 
     def can_reach(self, address: Address) -> bool:
         """Return whether the swarm has a transport for an address."""
@@ -203,12 +202,12 @@ class SwarmNetwork:
         """Write everything, end the stream, and wait a little for the peer to end it too."""
         try:
             await self._tell(peer_id, addresses, messages)
-        except* trio.TooSlowError:
-            raise PeerUnreachableError(f"peer {peer_id} takes no records") from None
-        except* _LOST as group:
-            if not await self._kept_by(peer_id, addresses, messages[-1]):
+        except* (trio.TooSlowError, *_LOST) as group:
+            slow = group.subgroup(trio.TooSlowError) is not None
+            if slow or not await self._kept_by(peer_id, addresses, messages[-1]):
+                reason = str(group.exceptions[0]) or "it is too slow"
                 raise PeerUnreachableError(
-                    f"peer {peer_id} did not take the records: {group.exceptions[0]}"
+                    f"peer {peer_id} did not take the records: {reason}"
                 ) from None
 
     async def _tell(
@@ -388,6 +387,22 @@ class SwarmNetwork:
             self._user.server_lost(peer_id)
         elif server is not None:
             self._user.server_found(server)
+
+
+def look_reachable(listening: Sequence[Address], *, confirmed: bool) -> bool:
+    """Return whether others can probably come to a node without help.
+
+    Addresses of this machine count only if there are no others: then everybody is here.
+
+    Args:
+        listening: where it listens.
+        confirmed: whether peers agree on an address at which they see it.
+    """
+    scopes = {scope_of(each) for each in listening}
+    elsewhere = scopes - {Scope.HERE, Scope.LINK}
+    if not elsewhere:
+        return Scope.HERE in scopes
+    return confirmed or Scope.PRIVATE in elsewhere
 
 
 def _bare(addresses: Sequence[Address]) -> list[Address]:

@@ -190,7 +190,7 @@ class VirtualKadNetwork:
             raise PeerUnreachableError(f"peer {peer_id} is gone")
         self._connect(other)
         for message in messages:
-            other._take(message, self)
+            other._take_record(message, self)
 
     def serve(self, *, on: bool) -> None:
         """Take requests, and say so to who is connected."""
@@ -266,13 +266,23 @@ class VirtualKadNetwork:
             other._user.server_lost(self._peer_id)
 
     def _take(self, message: KadMessage, sender: VirtualKadNetwork) -> KadMessage | None:
-        if self._user is None or not self.is_serving:
-            return None
+        """Return the reply; None where a stream would end without one."""
         try:
-            seen_at = sender._addresses[0] if sender._addresses else None
-            return self._user.answer(message, Requester(sender._peer_id, seen_at))
-        except RemoteProtocolError:
+            return self._answer(message, sender)
+        except (RemoteProtocolError, trio.BrokenResourceError):
             return None
+
+    def _take_record(self, message: KadMessage, sender: VirtualKadNetwork) -> None:
+        try:
+            self._answer(message, sender)
+        except (RemoteProtocolError, trio.BrokenResourceError) as error:
+            raise PeerUnreachableError(f"peer {self._peer_id} took no record: {error}") from error
+
+    def _answer(self, message: KadMessage, sender: VirtualKadNetwork) -> KadMessage | None:
+        if self._user is None or not self.is_serving:
+            raise trio.BrokenResourceError("it serves no requests")
+        seen_at = sender._addresses[0] if sender._addresses else None
+        return self._user.answer(message, Requester(sender._peer_id, seen_at))
 
 
 def acquaint(dhts: Sequence[Dht], networks: Sequence[VirtualKadNetwork], rng: Random) -> None:

@@ -77,6 +77,22 @@ def test_a_contact_that_fails_twice_in_a_row_is_gone() -> None:
     assert (len(table), table.depth) == (0, 0)
 
 
+def test_who_asks_is_not_one_that_answers() -> None:
+    table = RoutingTable(OWN)
+    table.add(peer(1), HERE, 0.0)
+    table.heard(peer(1), 5.0)
+    assert not table.silent(9.0, 5.0)
+    table.failed(peer(1))
+    table.heard(peer(1), 10.0)
+    table.heard(peer(2), 10.0)
+    contact = table.get(peer(1))
+    assert contact is not None
+    assert (contact.failures, contact.last_seen) == (1, 5.0)
+    table.moved(peer(1), (parse_address("/memory/9"),))
+    assert contact.is_doubtful
+    assert table.failed(peer(1))
+
+
 def test_this_node_and_who_is_known_are_no_candidates() -> None:
     table = RoutingTable(OWN)
     assert table.add(OWN, HERE, 0.0) is Verdict.OWN

@@ -182,6 +182,37 @@ async def test_what_no_server_took_is_announced_soon_again(autojump_clock: MockC
         assert place.dhts[1].statistics().provider_records == 1
 
 
+async def test_a_server_that_takes_nothing_is_tried_more_and_more_rarely(
+    autojump_clock: MockClock,
+) -> None:
+    async with town(1) as place:
+        refusing = Refuser(place.fabric.add())
+        place.dhts[0].table.add(refusing.network.peer_id, refusing.network.addresses(), 0.0)
+        assert await place.dhts[0].provide(KEY) == 0
+        await trio.sleep(4 * HOUR)
+        assert 4 < refusing.refused < 10
+
+
+async def test_who_refuses_a_value_stays_a_contact(autojump_clock: MockClock) -> None:
+    owner = PrivateKey.from_seed(b"o" * 32)
+    name, value = PK_NAMESPACE + owner.peer_id.to_bytes(), owner.public_key.to_protobuf()
+    async with town(1) as place:
+        refusing = Refuser(place.fabric.add())
+        place.dhts[0].table.add(refusing.network.peer_id, refusing.network.addresses(), 0.0)
+        for _ in range(3):
+            assert await place.dhts[0].put_value(name, value) == 0
+        assert refusing.network.peer_id in place.dhts[0].table
+
+
+async def test_what_cannot_be_a_key(autojump_clock: MockClock) -> None:
+    async with town(1) as place:
+        for key in (b"", bytes(81)):
+            with pytest.raises(ValueError, match="multihash"):
+                await place.dhts[0].provide(key)
+            with pytest.raises(ValueError, match="multihash"):
+                await place.dhts[0].provide_many([KEY, key])
+
+
 async def test_many_keys_cost_few_lookups(autojump_clock: MockClock) -> None:
     async with town(50) as place:
         keys = [multihash_encode(SHA2_256, place.rng.randbytes(32)) for _ in range(300)]
@@ -275,6 +306,28 @@ class Liar:
         junk.sort(key=lambda each: kad_id_of(each) ^ kad_id(request.key))
         told = tuple(KadPeer(each, (self._network.fabric.address(),)) for each in junk[:20])
         return KadMessage(request.type, request.key, closer=told)
+
+
+class Refuser:
+    """Answers questions, and refuses everything that is to be kept."""
+
+    def __init__(self, network: VirtualKadNetwork) -> None:
+        self.network = network
+        self.refused = 0
+        network.attach(self)
+        network.serve(on=True)
+
+    def server_found(self, server: KadPeer) -> None:
+        pass
+
+    def server_lost(self, peer_id: PeerId) -> None:
+        pass
+
+    def answer(self, request: KadMessage, requester: Requester) -> KadMessage:
+        if request.type in (KadType.ADD_PROVIDER, KadType.PUT_VALUE):
+            self.refused += 1
+            raise RequestRefusedError("no")
+        return KadMessage(request.type, request.key)
 
 
 class Sybil:

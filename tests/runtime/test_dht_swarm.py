@@ -11,6 +11,7 @@ import trio
 
 from sbp2p.config import DhtConfig
 from sbp2p.dht import Dht, DhtRecords, SwarmNetwork, open_dht
+from sbp2p.dht.swarm_network import look_reachable
 from sbp2p.errors import PeerMisbehavedError, PeerUnreachableError
 from sbp2p.swarm import open_swarm
 from sbp2p.transport import LinkProfile, MemoryNetwork
@@ -201,6 +202,25 @@ async def test_who_does_not_listen_yet_is_a_client_until_it_does(
         await swarm.listen(at(0))
         await trio.sleep(6.0)
         assert dht.mode == "server"
+
+
+@pytest.mark.parametrize(
+    ("listening", "confirmed", "reachable"),
+    [
+        ([], False, False),
+        ([], True, False),
+        (["/ip4/127.0.0.1/tcp/1"], False, True),
+        (["/ip4/127.0.0.1/tcp/1", "/ip4/45.9.9.9/tcp/1"], False, False),
+        (["/ip4/127.0.0.1/tcp/1", "/ip4/45.9.9.9/tcp/1"], True, True),
+        (["/ip4/127.0.0.1/tcp/1", "/ip4/10.1.1.1/tcp/1"], False, True),
+        (["/ip6/fe80::1/tcp/1"], False, False),
+    ],
+)
+def test_where_a_node_listens_tells_whether_it_may_be_a_server(
+    listening: list[str], confirmed: bool, reachable: bool
+) -> None:
+    addresses = [parse_address(text) for text in listening]
+    assert look_reachable(addresses, confirmed=confirmed) is reachable
 
 
 async def test_networks_do_not_mix(autojump_clock: MockClock) -> None:
