@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sbp2p_keys.identity import PeerId
+    from sbp2p_protocol.cid import Cid
 
 _log = logging.getLogger("sbp2p")
 
@@ -40,6 +41,21 @@ class ConnectionStatistics:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """Payload between this node and one peer, of one version, since the node was opened."""
+
+    peer_id: PeerId | None
+    """None: of several peers, which were last heard of long ago."""
+    root: Cid | None
+    """None: tree nodes, and blocks that may belong to several versions."""
+    bytes_sent: int
+    blocks_sent: int
+    bytes_received: int
+    """Of blocks that were right."""
+    blocks_received: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SwarmStatistics:
     """The connection table at one moment, and what it has seen since it was opened."""
 
@@ -52,6 +68,8 @@ class SwarmStatistics:
     bytes_sent: int
     """Over all connections, closed ones included."""
     bytes_received: int
+    traffic: tuple[Traffic, ...] = ()
+    """Payload by peer and version, of a node; a swarm alone does not know."""
 
 
 def report_bug(where: str, error: BaseException) -> None:

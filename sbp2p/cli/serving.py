@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sbp2p.node import Node, Version
-    from sbp2p.observe import SwarmStatistics
+    from sbp2p.observe import SwarmStatistics, Traffic
     from sbp2p.swarm import Gate
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.multiaddr import Address
@@ -23,6 +23,8 @@ _LOOPBACK: Final = ("127.", "::1")
 _LINK_ADDRESSES: Final = 4
 """Addresses in a printed link: a machine can have dozens, and the line is to be pasted."""
 STATS_INTERVAL_S: Final = 1.0
+_ACCOUNTS_SHOWN: Final = 32
+"""Peers, and versions, in one event: a line once a second should stay one."""
 NOTE_INTERVAL_S: Final = 10.0
 """Between two lines about traffic for people."""
 
@@ -119,7 +121,7 @@ async def serve(console: Console, node: Node) -> int:
     while True:
         await trio.sleep(STATS_INTERVAL_S)
         statistics = node.statistics()
-        fields = _fields(statistics)
+        fields = {**_fields(statistics), **moved(statistics.traffic)}
         if fields != before:
             console.event("stats", **fields)
             before = fields
@@ -144,6 +146,28 @@ def _line(statistics: SwarmStatistics, rate: float) -> str:
     peers = len({each.peer_id for each in statistics.connections})
     sent = format_bytes(statistics.bytes_sent)
     return f"{format_count(peers, 'peer')}, {sent} sent, {format_rate(rate)}"
+
+
+def moved(traffic: Sequence[Traffic]) -> dict[str, list[dict[str, Any]]]:
+    """Return the payload of each peer and of each version, the busiest first."""
+    by_peer: dict[str, list[int]] = {}
+    by_root: dict[str, list[int]] = {}
+    for each in traffic:
+        counts = (each.bytes_sent, each.blocks_sent, each.bytes_received, each.blocks_received)
+        for sums, key in ((by_peer, each.peer_id), (by_root, each.root)):
+            if key is not None:
+                account = sums.setdefault(str(key), [0, 0, 0, 0])
+                account[:] = map(sum, zip(account, counts, strict=True))
+    return {
+        "by_peer": _busiest("peer", by_peer),
+        "by_root": _busiest("root", by_root),
+    }
+
+
+def _busiest(what: str, sums: dict[str, list[int]]) -> list[dict[str, Any]]:
+    busiest = sorted(sums.items(), key=lambda item: -(item[1][0] + item[1][2]))[:_ACCOUNTS_SHOWN]
+    names = ("bytes_sent", "blocks_sent", "bytes_received", "blocks_received")
+    return [{what: key, **dict(zip(names, sums, strict=True))} for key, sums in busiest]
 
 
 def gate(allow: Sequence[str], deny: Sequence[str]) -> Gate:

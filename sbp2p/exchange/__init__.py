@@ -8,6 +8,7 @@ protocol/exchange.md is the wire format, docs/decisions/0005-exchange.md tells w
     questions.py  who knows this version?       nodes.py      tree nodes and index pages
     scheduler.py  who is asked for what         writer.py     verify, write, commit
     serve.py      one peer that asks            library.py    what can be served, who follows
+    permits.py    what roles let go out         ledger.py     what went to and came from whom
     progress.py   values                        signal.py, threads.py, unwrap.py: trio idioms
 """
 

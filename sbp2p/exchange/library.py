@@ -23,6 +23,8 @@ import trio
 
 from sbp2p_protocol.super_seed import SuperSeed
 
+from .ledger import Ledger
+
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Sequence
@@ -107,6 +109,8 @@ class Library:
         self._followers: dict[Cid, list[Follower]] = {}
         self._transfers: dict[Cid, list[Transfer]] = {}
         self._shows: dict[Cid, Show] = {}
+        self.ledger = Ledger()
+        """What went to and came from each peer."""
 
     async def version(self, manifest: Cid) -> VersionRecord | None:
         """Return a version by its manifest, or None."""

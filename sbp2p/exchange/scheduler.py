@@ -391,6 +391,7 @@ class BlockScheduler:
         block.session.tally.blocks_verified += 1
         if block.session.peer_id not in self._web:
             self._uploads.received(block.session.peer_id, block.length)
+            self._library.ledger.received(block.session.peer_id, self.root, block.length)
         digest = self._table.digest(block.index)
         for peer in self.picker.done(block.index):
             other = self._sessions.get(peer)

@@ -419,11 +419,16 @@ class ServingSession:
             await self._send_bytes(memoryview(buffer)[start : HEADROOM + outcome])
             self.statistics.bytes_sent += outcome
             self.statistics.blocks_sent += 1
-            self._uploads.sent(outcome)
+            self._library.ledger.sent(self._stream.peer_id, self._root_of(read), outcome)
             self._note_shown(read)
         finally:
             self._buffers.give(buffer)
             self._work.fire()
+
+    def _root_of(self, read: ReadBlock) -> Cid | None:
+        """Return the version that a block was asked for, if there is no doubt."""
+        roots = {following.root for following in self._following.values()}
+        return roots.pop() if read.wanted.cid is None and len(roots) == 1 else None
 
     def _note_shown(self, read: ReadBlock) -> None:
         """Have super-seeding go on: a block that was asked for is answered."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import trio
 
     from sbp2p.config import NodeConfig
+    from sbp2p.observe import Traffic
     from sbp2p.store import Store
     from sbp2p.stream import Stream
     from sbp2p.swarm import Swarm
@@ -58,6 +59,8 @@ class ExchangeStatistics:
     blocks_rejected: int
     streams: tuple[ServingStatistics, ...]
     """Peers that ask just now."""
+    traffic: tuple[Traffic, ...]
+    """By peer and version, both ways; the one that moved last first."""
 
 
 class Exchange:
@@ -237,6 +240,7 @@ class Exchange:
             blocks_sent=self._past[1] + sum(each.blocks_sent for each in now),
             blocks_rejected=self._past[2] + sum(each.blocks_rejected for each in now),
             streams=tuple(now),
+            traffic=self._library.ledger.traffic(),
         )
 
     async def _serve(self, stream: Stream) -> None:

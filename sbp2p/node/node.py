@@ -18,7 +18,7 @@ for arguments that no call can mean; RuntimeError outside the `async with`, and 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -252,8 +252,9 @@ class Node:
         return self._opened.parts.swarm.addresses
 
     def statistics(self) -> SwarmStatistics:
-        """Return the counters of all connections at this moment."""
-        return self._opened.parts.swarm.statistics()
+        """Return the counters of all connections, peers and versions at this moment."""
+        parts = self._opened.parts
+        return replace(parts.swarm.statistics(), traffic=parts.exchange.statistics().traffic)
 
     # -- publishing -------------------------------------------------------------------------------
 
