@@ -35,7 +35,8 @@ _HELP_OPTIONS: Final = {"help_option_names": _HELP_NAMES}
 _FLAGS: Final = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 
 COMMANDS: Final = (
-    *("id", "publish", "seed", "get", "follow", "inspect", "verify", "ls", "rm", "bench"),
+    *("id", "publish", "seed", "get", "follow", "inspect", "verify", "ls", "rm"),
+    *("pin", "unpin", "gc", "bench"),
     *("doctor", "trust", "swarm"),
 )
 """Each is the function `command` of the module of that name, in the order that `--help` shows;

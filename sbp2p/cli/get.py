@@ -31,6 +31,7 @@ from .options import (  # noqa: TC001  (typer evaluates annotations)
 from .rates import Rates
 
 if TYPE_CHECKING:
+    from sbp2p.config import StoreConfig
     from sbp2p.node import Node
 
     from .console import Console
@@ -57,6 +58,8 @@ class _Wish:
     seed: bool
     listen: tuple[str, ...]
     patience_s: float | None
+    unpinned: bool
+    quota: str | None
     web_seeds: tuple[str, ...]
     web: str
     limits: Rates
@@ -119,6 +122,20 @@ def command(
             show_default=False,
         ),
     ] = None,
+    unpinned: Annotated[
+        bool,
+        Option("--unpinned", help="Let this version go when space is wanted; see `sbp2p gc`."),
+    ] = False,
+    quota: Annotated[
+        str | None,
+        Option(
+            "--quota",
+            metavar="SIZE",
+            help="Make room within this for all that was fetched, such as 200GB, "
+            "by deleting versions that are not pinned.",
+            show_default=False,
+        ),
+    ] = None,
     web_seeds: Annotated[
         list[str] | None,
         Option(
@@ -162,6 +179,8 @@ def command(
         seed=seed,
         listen=tuple(listen or ()),
         patience_s=patience,
+        unpinned=unpinned,
+        quota=quota,
         web_seeds=tuple(web_seeds or ()),
         web=web,
         limits=Rates(upload_limit, download_limit, peer_upload_limit),
@@ -189,6 +208,7 @@ def _run(console: Console, *, wish: _Wish) -> int:
         exchange = replace(exchange, patience_s=wish.patience_s)
     config = NodeConfig(
         exchange=exchange,
+        store=_store(wish.quota),
         web=WebConfig(use=_when(wish.web)),
         limits=wish.limits.parse(),
         roles=parse_rules(wish.roles),
@@ -198,6 +218,14 @@ def _run(console: Console, *, wish: _Wish) -> int:
     return with_node(
         console, partial(_fetch, console, wish), config=config, swarm_file=wish.swarm_file
     )
+
+
+def _store(quota: str | None) -> StoreConfig:
+    from sbp2p.config import StoreConfig
+
+    from .sizes import parse_size
+
+    return StoreConfig(quota_bytes=None if quota is None else parse_size("--quota", quota))
 
 
 def _when(text: str) -> Literal["fallback", "first", "never"]:
@@ -228,6 +256,7 @@ async def _fetch(console: Console, wish: _Wish, node: Node) -> int:
                 tensors=wish.tensors,
                 peers=wish.peers,
                 overwrite=wish.overwrite,
+                pinned=not wish.unpinned,
                 web_seeds=wish.web_seeds,
                 trust=who_trusts(console, wish.trust_new),
                 progress=reporter,

@@ -58,6 +58,7 @@ def version_fields(version: Version) -> dict[str, Any]:
         "created": version.created,
         "complete": version.complete,
         "published_here": version.published_here,
+        "pinned": version.pinned,
     }
 
 
@@ -67,6 +68,8 @@ def _table(versions: list[Version]) -> list[str]:
     rows = [("VERSION", "SIZE", "FILES", "CID", "STATE", "PATH")]
     for version in versions:
         state = "published" if version.published_here else "fetched"
+        if not (version.pinned or version.published_here):
+            state = "unpinned"
         rows.append(
             (
                 printable(f"{version.name}@{version.version}"),

@@ -81,6 +81,7 @@ class Fetch:
         progress: Callable[[FetchProgress], None] | None = None,
         in_order: bool = False,
         overwrite: bool = False,
+        pinned: bool = True,
         web_seeds: Sequence[WebUrl] = (),
     ) -> None:
         self._link = link
@@ -97,6 +98,7 @@ class Fetch:
         self._progress = progress
         self._in_order = in_order
         self._overwrite = overwrite
+        self._pinned = pinned
         self._web_urls = tuple(web_seeds)
         self._web: WebSeeds | None = None
         self._opening = _Opening()
@@ -171,6 +173,7 @@ class Fetch:
                     choice.wanted,
                     files=choice.files,
                     overwrite=self._overwrite,
+                    pinned=self._pinned,
                 ),
             )
             try:

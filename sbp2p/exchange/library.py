@@ -17,10 +17,12 @@ since the other one is full of blocks.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
+from sbp2p.errors import StoreError
 from sbp2p_protocol.super_seed import SuperSeed
 
 from .ledger import Ledger
@@ -138,6 +140,8 @@ class Library:
             records = [each for each in self._store.versions() if each.manifest.root == root]
             if not records:
                 return None
+            with suppress(StoreError):  # a busy index: an hour is not that important
+                self._store.note_use(records[0].cid)
             if any(record.complete for record in records):
                 return Holdings(None)
             bitmap = self._store.have_bitmap(self._store.table(records[0]), records[0])

@@ -109,6 +109,7 @@ class Exchange:
         progress: Callable[[FetchProgress], None] | None = None,
         in_order: bool = False,
         overwrite: bool = False,
+        pinned: bool = True,
         web_seeds: Sequence[WebUrl] = (),
     ) -> FetchResult:
         """Get a version, or a part of it, into a folder, verified.
@@ -125,6 +126,7 @@ class Exchange:
             progress: called in the event loop about ten times a second and at each phase.
             in_order: ask for blocks in the order of the files, not rarest first.
             overwrite: replace different files at the destination when the fetch finishes.
+            pinned: keep the version when space is wanted.
             web_seeds: HTTP servers that have the files, besides those that the manifest names.
 
         Raises:
@@ -149,6 +151,7 @@ class Exchange:
             progress=progress,
             in_order=in_order,
             overwrite=overwrite,
+            pinned=pinned,
             web_seeds=web_seeds,
         )
         return await fetch.run([*sources, *sources_of(link)], arrivals)

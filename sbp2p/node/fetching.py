@@ -64,6 +64,7 @@ class Wish:
     tensors: tuple[str, ...] = ()
     peers: tuple[Address, ...] = ()
     overwrite: bool = False
+    pinned: bool = True
     web_seeds: tuple[WebUrl, ...] = ()
 
     def destination(self, manifest: Manifest, store: Store) -> Path:
@@ -198,6 +199,7 @@ async def fetch(
                 choose=chooser,
                 progress=report,
                 overwrite=wish.overwrite,
+                pinned=wish.pinned,
                 web_seeds=wish.web_seeds,
             )
     record = await calls.run_to_end(

@@ -33,7 +33,7 @@ from sbp2p.swarm import Gate
 from sbp2p_keys.identity import PeerId, PrivateKey
 from sbp2p_protocol.multiaddr import BadAddressError, parse_address
 
-from . import fetching, local, naming, publishing
+from . import fetching, local, naming, publishing, room
 from .environment import Environment
 from .home import Home
 from .parts import open_parts
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from .finding_peers import PeerFinder
     from .parts import Parts
     from .publishing import PublishResult
+    from .room import Collected
     from .trusting import TrustCallback
     from .values import Damage, Description, FetchResult, Progress, Version
 
@@ -327,6 +328,7 @@ class Node:
         tensors: Sequence[str] = (),
         peers: Sequence[str] = (),
         overwrite: bool = False,
+        pinned: bool = True,
         web_seeds: Sequence[str] = (),
         trust: TrustCallback | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -340,6 +342,7 @@ class Node:
             tensors: only what these tensor names or globs need; their files have holes elsewhere.
             peers: more addresses to ask, each ending in /p2p/<peer-id>.
             overwrite: replace different files that are in the way.
+            pinned: keep the version when space is wanted (`collect`, or a quota).
             web_seeds: URLs of folders on web servers that have the files, besides those that the
                 publisher names; NodeConfig.web says when they are asked.
             trust: asked when a publisher is new; without it a new publisher is refused, unless
@@ -362,6 +365,7 @@ class Node:
                 tensors=_texts(tensors),
                 peers=tuple(map(_address, _texts(peers))),
                 overwrite=overwrite,
+                pinned=pinned,
                 web_seeds=read_web_seeds(_texts(web_seeds)),
             ),
             trust=trust,
@@ -447,6 +451,26 @@ class Node:
         )
         self._changed()
         return removed
+
+    def pin(self, version: Version) -> None:
+        """Keep a version when space is wanted."""
+        self.store.pin(version.cid)
+
+    def unpin(self, version: Version) -> None:
+        """Let a fetched version go when space is wanted; nothing is deleted yet."""
+        self.store.unpin(version.cid)
+
+    async def collect(self, limit_bytes: int = 0) -> Collected:
+        """Delete fetched versions that are not pinned, the longest unused first.
+
+        Args:
+            limit_bytes: stop when what was fetched takes no more than this. What was published,
+                what a running fetch needs and what the user changed is never deleted.
+        """
+        try:
+            return await room.collect(self.store, limit_bytes, calls=self._calls)
+        finally:
+            self._changed()
 
     # -- peers ------------------------------------------------------------------------------------
 

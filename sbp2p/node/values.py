@@ -38,6 +38,8 @@ class Version:
     complete: bool
     """Every file is here. False for an unfinished download, a subset, or a folder that changed."""
     published_here: bool
+    pinned: bool = True
+    """It stays when space is wanted. What was published here stays in any case."""
 
     @classmethod
     def of(cls, record: VersionRecord) -> Version:
@@ -53,6 +55,7 @@ class Version:
             created=record.manifest.created,
             complete=record.complete,
             published_here=record.role == "publish",
+            pinned=record.pinned,
         )
 
     def link(self, addresses: Sequence[Address] = ()) -> str:

@@ -25,6 +25,7 @@ OPTIONS: dict[str, set[str]] = {
     "get": {
         *("--to", "--files", "--tensors", "--peer", "--overwrite", "--trust-new"),
         *("--seed", "--listen", "--patience", "--web-seed", "--web"),
+        *("--unpinned", "--quota"),
         *LIMITS,
         *FINDING,
     },
@@ -38,6 +39,9 @@ OPTIONS: dict[str, set[str]] = {
     "verify": set(),
     "ls": set(),
     "rm": {"--files", "--yes", "-y"},
+    "pin": set(),
+    "unpin": set(),
+    "gc": {"--down-to", "--dry-run", "--yes", "-y"},
     "bench": {"--size", "--pings"},
     "doctor": {"--wait", "--listen", *FINDING},
     "trust": set(),
