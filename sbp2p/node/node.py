@@ -35,6 +35,7 @@ from sbp2p_protocol.multiaddr import BadAddressError, parse_address
 
 from . import fetching, local, naming, publishing, room
 from .environment import Environment
+from .finding_peers import provider_key
 from .home import Home
 from .parts import open_parts
 from .private_swarm import open_private
@@ -316,6 +317,17 @@ class Node:
         )
         self._changed()
         return result
+
+    async def wait_announced(self, version: Version) -> None:
+        """Wait until the DHT was told of a version; for ever while no server can be reached.
+
+        Raises:
+            ConfigError: this node takes no part in a DHT.
+        """
+        announcing = self._open.parts.announcing
+        if announcing is None:
+            raise ConfigError("this node takes no part in a DHT: its settings say so")
+        await announcing.wait_announced(provider_key(version.cid))
 
     # -- fetching ---------------------------------------------------------------------------------
 
