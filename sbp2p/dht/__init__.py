@@ -7,6 +7,7 @@
 | `lookups` | lookups, driven |
 | `announce` | what this node provides, announced and announced again |
 | `providers`, `values` | finding who has something; signed values |
+| `serving` | answers to peers |
 | `records` | what is kept for others, and across restarts |
 | `network`, `swarm_network` | what carries requests; streams of a swarm |
 """

@@ -10,7 +10,7 @@ works over a `KadNetwork`; everything that decides is in `sbp2p_protocol`.
 | `Lookups` | requests and lookups |
 | `Announcer` | keys that this node provides, announced in time |
 | `Values` | signed values |
-| `KadServer`, `DhtRecords` | answers, and the records behind them |
+| `Serving`, `DhtRecords` | answers to peers, and the records behind them |
 
 Modes. A client asks and is not asked: it does not serve the protocol, so it enters no routing
 table. `auto` is a server as long as others seem able to come here: `set_reachable` decides once
@@ -25,7 +25,7 @@ from __future__ import annotations
 import random
 import time
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
@@ -34,17 +34,12 @@ from sbp2p.calls import InlineCalls
 from sbp2p.config import DhtConfig
 from sbp2p.swarm import Swarm
 from sbp2p_protocol.errors import RemoteProtocolError
-from sbp2p_protocol.kad_keys import kad_id
 from sbp2p_protocol.kad_messages import DEFAULT_NETWORK, KadMessage, KadPeer, KadType
-from sbp2p_protocol.kad_server import KadServer, Requester, RequestRefusedError
 from sbp2p_protocol.kad_table import BUCKET_SIZE, RoutingTable
 from sbp2p_protocol.limits import (
     KAD_PEER_ADDRESSES_MAX,
-    KAD_REQUEST_BURST,
-    KAD_REQUEST_RATE,
 )
 from sbp2p_protocol.multiaddr import address_from_bytes
-from sbp2p_protocol.shares import Quota
 from sbp2p_protocol.value_records import NAMESPACES
 
 from .announce import Announcer, AnnounceReport
@@ -52,6 +47,7 @@ from .contacts import Contacts
 from .lookups import Lookups, is_public
 from .providers import ProviderSearch
 from .records import Contact, DhtRecords
+from .serving import Serving
 from .swarm_network import SwarmNetwork
 from .values import ValueFound, Values
 
@@ -150,7 +146,6 @@ async def open_dht(
                 namespaces=namespaces,
                 nursery=nursery,
             )
-            network.attach(dht)
             dht._choose_mode()
             nursery.start_soon(dht._run)
             try:
@@ -198,19 +193,19 @@ class Dht:
         self._contacts = Contacts(network, self.table, self._lookups, config, rng)
         self._announcer = Announcer(network, self._lookups, config, rng)
         self._values = Values(self._lookups, config, namespaces, wall_clock, nursery)
-        self._server = KadServer(
-            network.peer_id,
-            providers=records.providers,
-            values=records.values,
-            neighbours=self,
+        self._serving = Serving(
+            network,
+            self.table,
+            self._contacts,
+            self._announcer,
+            records,
             rng=rng,
+            wall_clock=wall_clock,
             public=is_public(config, name),
         )
-        self._quota = Quota(burst=KAD_REQUEST_BURST, rate=KAD_REQUEST_RATE)
+        network.attach(self._serving)
         self._reachable: bool | None = None
         self._is_server = False
-        self._served = 0
-        self._refused = 0
 
     # -- finding ------------------------------------------------------------------------------
 
@@ -346,56 +341,12 @@ class Dht:
             lookups=self._lookups.count,
             requests=self._lookups.requests,
             requests_failed=self._lookups.requests_failed,
-            served=self._served,
-            refused=self._refused,
+            served=self._serving.served,
+            refused=self._serving.refused,
             providing=self._announcer.keys,
             provider_records=len(self._records.providers),
             value_records=len(self._records.values),
         )
-
-    # -- for the network ----------------------------------------------------------------------
-
-    def server_found(self, server: KadPeer) -> None:
-        """See `KadUser`."""
-        self._contacts.found(server)
-
-    def server_lost(self, peer_id: PeerId) -> None:
-        """See `KadUser`."""
-        self._contacts.lost(peer_id)
-
-    def answer(self, request: KadMessage, requester: Requester) -> KadMessage | None:
-        """See `KadUser`."""
-        now = self._wall_clock()
-        adds = request.type is KadType.ADD_PROVIDER  # those have a quota of their own
-        if not adds and not self._quota.take(requester.account, now):
-            self._refused += 1
-            raise RequestRefusedError("more requests than one peer may make")
-        self.table.heard(requester.peer_id, trio.current_time())
-        try:
-            reply = self._server.answer(request, requester, now)
-        except RequestRefusedError:
-            self._refused += 1
-            raise
-        self._served += 1
-        if request.type is KadType.GET_PROVIDERS and self._announcer.provides(request.key):
-            # it is not among its own servers, and may be the only one that there is
-            own = KadPeer(self._network.peer_id, self._network.addresses())
-            reply = replace(reply or request, providers=(own, *(reply or request).providers))
-        return reply
-
-    # -- for the server -----------------------------------------------------------------------
-
-    def closest(self, key: bytes, count: int) -> list[KadPeer]:
-        """Return the contacts nearest to a key."""
-        return [each.as_peer for each in self.table.closest(kad_id(key), count)]
-
-    def find(self, peer_id: PeerId) -> KadPeer | None:
-        """Return a contact or a connected peer, if it is one."""
-        connected = self._network.find(peer_id)
-        if connected is not None:
-            return connected
-        contact = self.table.get(peer_id)
-        return None if contact is None else contact.as_peer
 
     # -- inside -------------------------------------------------------------------------------
 

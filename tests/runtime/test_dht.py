@@ -240,7 +240,7 @@ class TestRoutingTable:
         async with town(3) as place:
             gone = place.fabric.add()
             gone.vanish()
-            place.dhts[0].server_found(gone.as_peer)
+            place.dhts[0]._serving.server_found(gone.as_peer)
             await trio.sleep(30.0)
             assert gone.peer_id not in place.dhts[0].table
 
@@ -251,12 +251,12 @@ class TestRoutingTable:
             for _ in range(500):
                 stalled = place.fabric.add()
                 stalled.is_stalled = True
-                place.dhts[0].server_found(stalled.as_peer)
+                place.dhts[0]._serving.server_found(stalled.as_peer)
             await trio.sleep(200.0)
             assert not len(place.dhts[0].table)
             assert place.dhts[0].statistics().requests < 150
             await place.add()
-            place.dhts[0].server_found(place.networks[1].as_peer)
+            place.dhts[0]._serving.server_found(place.networks[1].as_peer)
             await trio.sleep(5.0)
             assert len(place.dhts[0].table) == 1
 
@@ -410,17 +410,17 @@ class TestHostility:
 
     async def test_requests_beyond_a_quota_are_refused(self, autojump_clock: MockClock) -> None:
         async with town(1) as place:
-            dht = place.dhts[0]
+            dht, serving = place.dhts[0], place.dhts[0]._serving
             asker = Requester(PeerId(KEY), place.fabric.address())
             ping = KadMessage(KadType.PING)
             for _ in range(KAD_REQUEST_BURST):
-                dht.answer(ping, asker)
+                serving.answer(ping, asker)
             with pytest.raises(RequestRefusedError):
-                dht.answer(ping, asker)
+                serving.answer(ping, asker)
             other = Requester(PeerId(KEY), place.fabric.address())
-            assert dht.answer(ping, other) == ping
+            assert serving.answer(ping, other) == ping
             await trio.sleep(1.0)
-            assert dht.answer(ping, asker) == ping
+            assert serving.answer(ping, asker) == ping
             assert dht.statistics().refused == 1
 
 
