@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from sbp2p.swarm import Swarm, SwarmEvent
     from sbp2p_protocol.reachability import Reachability
 
+INTERFACES_S: Final = 5.0
+"""Between two looks at the addresses of this machine."""
 SUBSCRIBER_QUEUE: Final = 64
 """Candidates that wait for one subscriber; more are left out, since `known` has them all."""
 _BUSY_TIMEOUT_S: Final = 5.0
@@ -292,6 +294,7 @@ class Discovery:
         start(self._watch, self._swarm.subscribe())
         start(self._dial_those_due)
         start(self._keep_alive)
+        start(self._watch_interfaces)
         if self._memory is not None:
             start(self._write, self._memory)
         if self.lan is not None:
@@ -373,6 +376,17 @@ class Discovery:
                 else:
                     self._book.lasted(peer_id)
         self._look_again()
+
+    async def _watch_interfaces(self) -> None:
+        """Tell peers when this machine has come into another network."""
+        own = self._swarm.own_addresses
+        while True:
+            before = set(own.listening)
+            with trio.move_on_after(INTERFACES_S):
+                await own.wait_changed()
+                continue
+            if set(own.listening) != before:
+                self._swarm.announce()
 
     async def _keep_alive(self) -> None:
         while True:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sbp2p.transport.interfaces import Interface
     from sbp2p_protocol.multiaddr import Address
 
-SCAN_S: Final = 10.0
+SCAN_S: Final = 5.0
 _HOPS: Final = 255
 """RFC 6762 section 11. It does not leave the link in any case: the group is link-local."""
 _IP_MULTICAST_ALL: Final = 49

@@ -179,12 +179,12 @@ class Swarm:
             ValueError: it is no protocol id, or is served already.
         """
         self._handlers.handle(protocol, handler)
-        self._announce()
+        self.announce()
 
     def withdraw(self, protocol: str) -> None:
         """Serve `protocol` no more, and tell the peers; streams that are open stay."""
         self._handlers.withdraw(protocol)
-        self._announce()
+        self.announce()
 
     async def listen(self, address: Address) -> list[Address]:
         """Listen on an address; return those to dial, with this node's peer id.
@@ -198,7 +198,7 @@ class Swarm:
         listener = await transport.listen(address.without_peer())
         self._listeners.append(listener)
         self._nursery.start_soon(self._accept, listener)
-        self._announce()
+        self.announce()
         return [each.with_peer(self.peer_id) for each in listener.addresses]
 
     # -- peers ------------------------------------------------------------------------------
@@ -463,9 +463,9 @@ class Swarm:
 
     def _on_observed(self, connection: Connection, seen: Address) -> None:
         if self.own_addresses.observed(connection, seen):
-            self._announce()
+            self.announce()
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         """Tell the peers that the addresses or protocols of this node have changed."""
         self._identifier.update(self.own_addresses.identified())
         self.own_addresses.changed()

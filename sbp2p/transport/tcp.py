@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ _ACCEPT_PAUSE_S = 0.1
 """Wait when the process is out of file descriptors; trio.serve_listeners waits as long."""
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 _BACKLOG = 128
+_INTERFACES_S = 5.0
+"""How long the addresses of interfaces are taken to stay what they are; looking costs 1 ms."""
 _INTERFACE_HOSTS = 8
 """Addresses of interfaces that stand for a wildcard: hosts of containers can have hundreds."""
 
@@ -208,11 +211,17 @@ class TcpListener:
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self._socket = sock
-        self._addresses = _reachable_addresses(_tcp_address(sock.getsockname()))
+        self._bound = _tcp_address(sock.getsockname())
+        self._addresses = _reachable_addresses(self._bound)
+        self._looked_at = time.monotonic()
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The bound address; for a wildcard, those of the interfaces when it began to listen."""
+        """The bound address; for a wildcard, those of the interfaces, which come and go."""
+        now = time.monotonic()
+        if _is_wildcard(self._bound) and now - self._looked_at >= _INTERFACES_S:
+            self._looked_at = now
+            self._addresses = _reachable_addresses(self._bound)
         return self._addresses
 
     async def accept(self) -> RawStream:
@@ -259,9 +268,13 @@ def _tcp_address(sockaddr: Any) -> Address:
     return parse_address(f"/ip6/{host.partition('%')[0]}/tcp/{port}")
 
 
+def _is_wildcard(bound: Address) -> bool:
+    return bound.host in ("0.0.0.0", "::")  # noqa: S104
+
+
 def _reachable_addresses(bound: Address) -> tuple[Address, ...]:
     """Replace a wildcard by addresses that somebody can dial, the most usual first."""
-    if bound.host not in ("0.0.0.0", "::"):  # noqa: S104
+    if not _is_wildcard(bound):
         return (bound,)
     loopback = "127.0.0.1" if bound.kind == "ip4" else "::1"
     others = reachable_hosts(4 if bound.kind == "ip4" else 6)

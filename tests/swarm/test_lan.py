@@ -220,3 +220,18 @@ def test_loopback_is_no_link_unless_it_is_named() -> None:
     names = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     assert {each.host for each in links(names)} & {"127.0.0.1", "::1"}
     assert struct.calcsize("@I") == 4
+
+
+async def test_an_interface_that_comes_up_later_is_used() -> None:
+    with lan() as (here, there), trio.fail_after(40):
+        _ip("-n", here, "link", "set", "lan0", "down")
+        async with AsyncExitStack() as stack:
+            place = await street(stack)
+            listen = "/ip4/0.0.0.0/tcp/0"
+            one, one_id = await place.node(here, "a", listen)
+            two, two_id = await place.node(there, "b", listen)
+            _ip("-n", here, "link", "set", "lan0", "up")
+            assert (await one.wait_for("found"))["found"] == two_id
+            found = await two.wait_for("found")
+            assert found["found"] == one_id
+            assert found["addresses"][0].startswith("/ip4/10.77.0.1/tcp/")
