@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sbp2p.checkpoint.load import load_tensors
-    from sbp2p.config import NodeConfig
+    from sbp2p.config import LimitsConfig, NodeConfig
     from sbp2p.errors import (
         CheckpointError,
         ConfigError,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         accept_new,
         refuse_new,
     )
+    from sbp2p.roles import Role, Rules
     from sbp2p.swarm import Gate
     from sbp2p_protocol.link import parse_link
 
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 
 _HOMES: Final = {
     "sbp2p.checkpoint.load": ("load_tensors",),
-    "sbp2p.config": ("NodeConfig",),
+    "sbp2p.config": ("LimitsConfig", "NodeConfig"),
     "sbp2p.errors": (
         "CheckpointError",
         "ConfigError",
@@ -64,6 +65,7 @@ _HOMES: Final = {
         "accept_new",
         "refuse_new",
     ),
+    "sbp2p.roles": ("Role", "Rules"),
     "sbp2p.swarm": ("Gate",),
     "sbp2p_protocol.link": ("parse_link",),
 }
@@ -76,6 +78,7 @@ __all__ = [
     "Description",
     "FetchResult",
     "Gate",
+    "LimitsConfig",
     "Node",
     "NodeConfig",
     "NotFoundError",
@@ -83,6 +86,8 @@ __all__ = [
     "PeerUnreachableError",
     "Progress",
     "PublishResult",
+    "Role",
+    "Rules",
     "Sbp2pError",
     "StoreBusyError",
     "StoreError",

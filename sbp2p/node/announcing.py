@@ -3,7 +3,8 @@
 Theory of operation. For each version that is here in whole or in part, a constant number of keys is
 announced: its manifest, its root, its tensor index, and its files up to FILES_MAX. Blocks inside of
 files only are if the configuration says so: 14,000 records for one model cost the servers around
-more than they help those who look for the model, who find it by its root.
+more than they help those who look for the model, who find it by its root. What this node's role
+keeps it from sending is not announced.
 
 Changes (a version published, fetched, removed; other addresses) are collected for
 `announce_wait_s`. Nothing is announced while the DHT knows no server, or while there is no address
@@ -22,6 +23,7 @@ import trio
 from sbp2p import observe
 from sbp2p.errors import Sbp2pError
 from sbp2p.exchange.unwrap import unwrapped_errors
+from sbp2p.roles import Subject
 from sbp2p_keys.multi import BLAKE3, multihash_encode
 
 from .finding_peers import provider_key
@@ -78,6 +80,7 @@ class Announcing:
     async def _run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_addresses)
+            nursery.start_soon(self._watch_roles)
             while True:
                 self._changes = trio.Event()
                 await self._dht.wait_settled()
@@ -89,6 +92,12 @@ class Announcing:
     async def _watch_addresses(self) -> None:
         while True:
             await self._swarm.own_addresses.wait_changed()
+            self._changes.set()
+
+    async def _watch_roles(self) -> None:
+        rules = self._swarm.roles.rules
+        while True:
+            rules = await self._swarm.roles.wait_changed(rules)
             self._changes.set()
 
     async def _announce(self) -> None:
@@ -114,6 +123,8 @@ class Announcing:
         keys: set[bytes] = set()
         for record in self._store.versions():
             manifest = record.manifest
+            if not self._swarm.roles.rules.announces(Subject.of(manifest)):
+                continue
             keys.add(provider_key(manifest.cid))
             keys.add(provider_key(manifest.root))
             if manifest.tensors is not None:
