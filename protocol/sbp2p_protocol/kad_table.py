@@ -280,13 +280,32 @@ class RoutingTable:
         """Note that a lookup has passed through the bucket of a place."""
         self._refreshed[self.bucket_number(target)] = now
 
-    def refresh_targets(self, now: float, interval_s: float, rng: Random) -> list[bytes]:
+    def known_from(self, closest: Sequence[KadPeer]) -> int:
+        """Return from which bucket on everybody is known, once this node's own place was looked up.
+
+        Args:
+            closest: the servers nearest to it, the nearest first. Fewer than a bucket holds are
+                everybody, unless the table knows better.
+        """
+        if len(closest) >= self.bucket_size:
+            return self.bucket_number(kad_id_of(closest[-1].peer_id)) + 1
+        return 0 if len(self) <= self.bucket_size else KAD_BITS
+
+    def refresh_targets(
+        self, now: float, interval_s: float, rng: Random, *, below: int = KAD_BITS
+    ) -> list[bytes]:
         """Return bytes to look up so that every bucket up to the last one is looked at again.
 
         One for each bucket that no lookup has passed through for `interval_s`, up to the last that
         is not empty and to what trials reach. This node's own id is the caller's to look up.
+
+        Args:
+            now: the time.
+            interval_s: how long ago is long ago.
+            rng: for the bytes.
+            below: the first bucket that needs no looking at.
         """
-        deepest = min(self._depth, TRIAL_BITS_MAX)
+        deepest = min(self._depth, TRIAL_BITS_MAX, below)
         return [
             bytes_beside(self.own_place, number, rng)
             for number in range(deepest)

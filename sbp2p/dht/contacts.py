@@ -184,9 +184,12 @@ class Contacts:
     async def _refresh(self) -> None:
         """Look at this node's own place, at every bucket that no lookup has passed, and at those
         contacts of whom nothing was heard."""
-        await self._lookups.find_closest(self._network.peer_id.to_bytes())
+        lookup = await self._lookups.find_closest(self._network.peer_id.to_bytes())
+        known_from = self._table.known_from(lookup.closest())
         now = trio.current_time()
-        for target in self._table.refresh_targets(now, self._config.refresh_s, self._rng):
+        for target in self._table.refresh_targets(
+            now, self._config.refresh_s, self._rng, below=known_from
+        ):
             await self._lookups.run(KadMessage(KadType.FIND_NODE, target))
         for contact in self._table.silent(trio.current_time(), self._config.silent_s):
             self._check_soon(contact.as_peer)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sbp2p_keys.identity import PeerId
 from sbp2p_keys.multi import SHA2_256, multihash_encode
 from sbp2p_protocol.kad_keys import common_prefix_length, kad_id, kad_id_of
+from sbp2p_protocol.kad_messages import KadPeer
 from sbp2p_protocol.kad_table import (
     BUCKET_SIZE,
     FAILURES_MAX,
@@ -188,6 +189,27 @@ def test_buckets_that_no_lookup_passed_are_refreshed() -> None:
         table.looked_up(kad_id(target), 100.0)
     assert len(table.refresh_targets(699.0, 600.0, rng)) == 1
     assert len(table.refresh_targets(700.0, 600.0, rng)) == 4
+
+
+def test_buckets_of_which_everybody_is_known_need_no_refreshing() -> None:
+    table = RoutingTable(OWN)
+    everybody = [KadPeer(each, HERE) for each in map(peer, range(1, 1500))]
+    everybody.sort(key=lambda each: kad_id_of(each.peer_id) ^ table.own_place)
+    for each in everybody:
+        table.add(each.peer_id, each.addresses, 0.0)
+    below = table.known_from(everybody[:BUCKET_SIZE])
+    farthest = everybody[BUCKET_SIZE - 1].peer_id
+    assert below == common_prefix_length(kad_id_of(farthest), table.own_place) + 1
+    for bucket in range(below, table.depth):
+        assert set(IN_BUCKET.get(bucket, [])) <= {each.peer_id for each in everybody[:BUCKET_SIZE]}
+    targets = table.refresh_targets(0.0, 1.0, Random(1), below=below)  # noqa: S311
+    assert len(targets) == below < table.depth
+    # too few answers mean a small network, or a lookup that failed
+    assert table.known_from(everybody[:3]) > table.depth
+    small = RoutingTable(OWN)
+    small.add(peer(1), HERE, 0.0)
+    assert small.known_from(everybody[:3]) == 0
+    assert not small.refresh_targets(0.0, 1.0, Random(1), below=0)  # noqa: S311
 
 
 def test_who_is_silent() -> None:
