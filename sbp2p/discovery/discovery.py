@@ -95,6 +95,7 @@ async def open_discovery(
     config: DiscoveryConfig | None = None,
     *,
     home: Path | None = None,
+    remembers: bool = True,
     calls: Calls | None = None,
     rng: random.Random | None = None,
     wall_clock: Callable[[], float] = time.time,  # noqa: TID251  (a date outlives the process)
@@ -105,6 +106,7 @@ async def open_discovery(
         swarm: whose peers are found.
         config: knobs.
         home: where peers are remembered; nowhere if None.
+        remembers: whether what this process learns is written down there.
         calls: where the database's calls run; worker threads by default.
         rng: spreads questions and waits.
         wall_clock: Unix seconds, for what is kept on disk.
@@ -127,6 +129,7 @@ async def open_discovery(
                 swarm,
                 config,
                 memory=memory,
+                remembers=remembers,
                 calls=calls,
                 rng=rng or random.Random(),  # noqa: S311  (spreads load)
                 wall_clock=wall_clock,
@@ -162,6 +165,7 @@ class Discovery:
         config: DiscoveryConfig,
         *,
         memory: RememberedPeers | None,
+        remembers: bool,
         calls: Calls,
         rng: random.Random,
         wall_clock: Callable[[], float],
@@ -170,6 +174,7 @@ class Discovery:
         self._swarm = swarm
         self._config = config
         self._memory = memory
+        self._remembers = remembers
         self._calls = calls
         self._rng = rng
         self._wall_clock = wall_clock
@@ -295,7 +300,7 @@ class Discovery:
         start(self._dial_those_due)
         start(self._keep_alive)
         start(self._watch_interfaces)
-        if self._memory is not None:
+        if self._memory is not None and self._remembers:
             start(self._write, self._memory)
         if self.lan is not None:
             start(self.lan.run)

@@ -144,10 +144,11 @@ class RememberedPeers:
         )
 
     def _open(self) -> sqlite3.Connection:
-        with _errors(self.path):
+        with _errors(self.path, sqlite3.OperationalError):
             database = sqlite3.connect(self.path, timeout=self._timeout_s, check_same_thread=False)
         try:
-            with _errors(self.path):
+            # damage goes on to the caller
+            with _errors(self.path, sqlite3.OperationalError):
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = NORMAL")
                 database.execute("BEGIN IMMEDIATE")
@@ -176,11 +177,11 @@ class RememberedPeers:
 
 
 @contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's complaints about the disk into StoreError; damage is left to the caller."""
+def _errors(path: Path, kind: type[sqlite3.Error] = sqlite3.Error) -> Iterator[None]:
+    """Turn SQLite's complaints of a kind into StoreError."""
     try:
         yield
-    except sqlite3.OperationalError as error:
+    except kind as error:
         raise StoreError(
             f"{path} cannot be used: {error}",
             hint="check the disk and who owns the home; without it peers are not remembered",

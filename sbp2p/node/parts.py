@@ -110,12 +110,14 @@ async def open_parts(
     exchange = Exchange(
         swarm, store, config, threads=environment.exchange_calls, rng=environment.rng
     )
-    memory = (home if private is None else private.memory) if remembers else None
+    known = home if private is None else private.memory
+    memory = known if remembers else None
     discovery = await stack.enter_async_context(
         open_discovery(
             swarm,
             config.discovery,
-            home=memory,
+            home=known,
+            remembers=remembers,
             calls=environment.calls,
             rng=environment.rng,
             wall_clock=environment.wall_clock,

@@ -31,11 +31,15 @@ class Interface:
 def interfaces() -> list[Interface]:
     """Return the interfaces that are up and have an address, in the system's order.
 
-    Asks the operating system: well under a millisecond for a few interfaces.
+    Asks the operating system: about a millisecond for a few interfaces. Without an answer there are
+    none: a container may forbid to ask.
     """
-    states = psutil.net_if_stats()
+    try:
+        states, known = psutil.net_if_stats(), psutil.net_if_addrs()
+    except OSError:
+        return []
     found = []
-    for name, addresses in psutil.net_if_addrs().items():
+    for name, addresses in known.items():
         state = states.get(name)
         hosts = tuple(
             dict.fromkeys(

@@ -75,6 +75,27 @@ async def test_who_worked_last_time_is_asked_and_who_is_gone_is_forgotten(
         assert "refused" in bob.discovery.failures()[alice.peer_id]
 
 
+async def test_a_second_process_knows_them_too_and_writes_nothing(
+    tmp_path: Path, model: Path
+) -> None:
+    async with (
+        Node(home=tmp_path / "alice", listen=LOOPBACK, config=config()) as alice,
+        Node(home=tmp_path / "carol", listen=LOOPBACK, config=config()) as carol,
+        Node(home=tmp_path / "bob", config=config()) as bob,
+    ):
+        version = await alice.publish(model, name="model")
+        await bob.connect(str(alice.addresses[0]))
+        await wait_all_tasks_blocked(0.05)
+        async with Node(home=tmp_path / "bob", config=config()) as guest:
+            assert guest.ephemeral
+            await guest.connect(str(carol.addresses[0]))
+            await wait_all_tasks_blocked(0.05)
+            result = await guest.fetch(version.link(), to=tmp_path / "copy")
+            assert [peer for peer, _ in result.peers] == [alice.peer_id]
+    async with Node(home=tmp_path / "bob", config=config()) as bob:
+        assert [each.peer_id for each in bob.discovery.known()] == [alice.peer_id]
+
+
 async def test_a_name_and_one_node_are_enough(tmp_path: Path, model: Path) -> None:
     async with Node(home=tmp_path / "hub", listen=LOOPBACK, config=config()) as hub:
         known = config(hub.addresses[0])

@@ -88,6 +88,18 @@ def test_a_damaged_database_is_set_aside(tmp_path: Path) -> None:
         assert peers.all(2.0) == []
 
 
+def test_damage_that_shows_later_is_a_store_error(tmp_path: Path) -> None:
+    with open_peers(tmp_path) as peers:
+        peers.worked(ONE, [at(1)], 1.0)
+        database = sqlite3.connect(tmp_path / DATABASE_NAME)
+        database.execute("DROP TABLE peer")
+        database.execute("CREATE TABLE peer (peer_id)")
+        database.close()
+        for call in (lambda: peers.all(2.0), lambda: peers.failed(ONE)):
+            with pytest.raises(StoreError):
+                call()
+
+
 def test_rows_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
     with open_peers(tmp_path) as peers:
         peers.worked(ONE, [at(1)], 1.0)
