@@ -35,23 +35,18 @@ def test_pin_unpin_and_gc(tmp_path: Path) -> None:
     # the quota made room where it could
     assert not (tmp_path / "b" / "weights.bin").exists()
     assert (tmp_path / "a" / "weights.bin").exists()
-    assert "nothing may go" in reader.run("gc").err
-    reader.run("unpin", "one")
+    assert "nothing may go" in reader.run("gc", "--yes").err
+    assert reader.json("unpin", "one").last["event"] == "let_go"
     assert not reader.json("ls").last["pinned"]
     assert reader.run("gc", code=2).err.startswith("sbp2p: nobody is there to confirm")
     assert "may go: one version 1" in reader.run("gc", "--dry-run").out
-    reader.run("pin", "one")
-    assert reader.json("gc", "--yes").last["bytes_used"] == SIZE
-    assert reader.json("unpin", "one").last["event"] == "let_go"
-    assert reader.json("gc", "--yes", "--down-to", "1MB").last["files_deleted"] == 0
     done = reader.json("gc", "--yes").last
     assert (done["files_deleted"], done["bytes_freed"], done["bytes_used"]) == (1, SIZE, 0)
     assert not (tmp_path / "a" / "weights.bin").exists()
     assert "stays: it was published here" in seeder.run("unpin", "two").out
-    assert "nothing may go" in seeder.run("gc", "--yes").err
 
 
-@pytest.mark.parametrize("size", ["lots", "-1", "5ib", "1e9"])
+@pytest.mark.parametrize("size", ["lots", "-1", "5ib"])
 def test_what_is_no_size(tmp_path: Path, size: str) -> None:
     done = Cli(tmp_path).run("gc", f"--down-to={size}", code=2)
     assert f"{size!r} is not a size" in done.err

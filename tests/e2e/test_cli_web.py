@@ -22,6 +22,7 @@ def test_what_the_seed_lost_comes_from_the_web(tmp_path: Path) -> None:
     (files / "weights.bin").write_bytes(data)
     (files / "config.json").write_bytes(b"{}")
     seeder, reader = Cli(tmp_path / "seeder"), Cli(tmp_path / "reader")
+    quick = ("--no-lan", "--patience", "1")
     server = WebServer({"weights.bin": data, "config.json": b"{}"})
     with serve_web(server):
         seeder.run("publish", files, "--name", "model", "--web-seed", server.url)
@@ -31,10 +32,10 @@ def test_what_the_seed_lost_comes_from_the_web(tmp_path: Path) -> None:
             link = seed.wait_for("seeding")["link"]
             (files / "weights.bin").unlink()
             # what the manifest names lies in a private network, so it is not asked
-            never = reader.run("get", link, "--to", tmp_path / "a", "--no-lan", code=3)
+            never = reader.run("get", link, "--to", tmp_path / "a", *quick, code=3)
             assert "not a public one" in never.err
             assert not server.requests
-            words = ("--to", tmp_path / "b", "--web-seed", server.url, "--no-lan")
+            words = ("--to", tmp_path / "b", "--web-seed", server.url, *quick)
             done = reader.json("get", link, *words).last
     assert (tmp_path / "b" / "weights.bin").read_bytes() == data
     assert done["web_seeds"][0]["url"] == server.url
