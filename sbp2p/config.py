@@ -304,7 +304,8 @@ class NamingConfig:
     """Names: what this node's key publishes, and what others' names stand for."""
 
     publish: bool = True
-    """Whether the versions that are signed with this node's key are put under its name."""
+    """Whether the versions that are signed with this node's key are put under its name, and the
+    catalogs of others whose versions are here are served and announced."""
     lifetime_s: float = 48 * 3600.0
     """How long a record of ours is valid. kubo: 48 h."""
     republish_s: float = 4 * 3600.0

@@ -423,6 +423,9 @@ CATALOGS_KEPT_MAX: Final = 64 * MIB
 VERSIONS_KEPT_MAX: Final = 16 * KIB
 """Names whose highest version is remembered, about 1 KiB each."""
 
+MIRRORED_MAX: Final = 64
+"""Publishers whose catalogs are served for others, 1 MiB and a record in the DHT each."""
+
 EVIDENCE_MAX: Final = 256
 """Contradictions that are kept, two signed statements each: two manifests take 128 KiB at most."""
 

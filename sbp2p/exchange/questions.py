@@ -112,7 +112,8 @@ class Questions:
         )
 
     def _is_over(self, *, exact: bool, keep_waiting: bool) -> bool:
-        if self._found and (exact or not self._pending):
+        # who is quick may lag behind: those who are still being reached get the grace, too
+        if self._found and (exact or not (self._pending or self._sources.trying)):
             return True
         return not (self._pending or self._sources.trying or keep_waiting)
 

@@ -4,7 +4,8 @@ protocol/naming.md is the specification.
 
     naming.py     the API                  values.py     what it says
     resolve.py    from a name to a version publish.py    this node's own name
-    follow.py     each new version         pointers.py   what is remembered, durably
+    follow.py     each new version         mirror.py     others' names, kept alive
+    pointers.py   what is remembered, durably
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Theory of operation. A `Following` is asked for the next version (`async for`), 
 anything run: two loops beside each other, of which the first to hear of a higher number ends both.
 
     asks        connected peers, and those of the link, every `follow_ask_s`: in a swarm a new
-                version is known within seconds
+                version is known within seconds; those that helped before and left are dialled
+                again, less and less often
     looks up    the publisher's pointer, when its TTL has passed; sooner while it is not heard of
 
 Waits are spread by chance. What fails is waited out, and told to `trouble` when both ways fail;
@@ -16,7 +17,8 @@ Error cases: StoreError; nothing else ends it. A cancellation leaves everything 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 import trio
 
@@ -24,15 +26,31 @@ from sbp2p.errors import Sbp2pError, StoreError
 from sbp2p.exchange.unwrap import unwrapped_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from random import Random
 
     from sbp2p.config import NamingConfig
     from sbp2p.exchange import Source
+    from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.link import NameLink
 
     from .resolve import Resolver
     from .values import ResolvedName
+
+
+_HELPERS_MAX: Final = 8
+"""Peers that are dialled again when they have left."""
+_HELPER_WAIT_S: Final = 10.0
+"""Before the second try; doubles each time."""
+
+
+@dataclass(slots=True)
+class _Helper:
+    """A peer that was connected, or had the catalog; it may be gone for a while."""
+
+    source: Source
+    dial_at: float
+    wait_s: float = _HELPER_WAIT_S
 
 
 class Following:
@@ -71,6 +89,7 @@ class Following:
         """When the pointer is to be looked up again."""
         self._failed: dict[bool, Sbp2pError] = {}
         """What went wrong last, by a lookup (true) and by asking; one alone is no trouble."""
+        self._helpers: dict[PeerId, _Helper] = {}
         self._unheard = 0
         """Lookups in a row that did not hear of it."""
 
@@ -114,9 +133,10 @@ class Following:
     ) -> ResolvedName | None:
         """Resolve once; return what came of it, if anything."""
         link = self._link
+        sources = (*self._sources, *([] if lookup else self._absent_helpers()))
         try:
             resolved = await self._resolver.resolve(
-                link.publisher, link.name, sources=self._sources, lookup=lookup, ask=not lookup
+                link.publisher, link.name, sources=sources, lookup=lookup, ask=not lookup
             )
         except StoreError:
             raise
@@ -126,10 +146,30 @@ class Following:
                 self._trouble(error)
             return None
         self._failed.clear()
+        self._remember(resolved.sources)
         if resolved.version > self.version:
             found.append(resolved)
             done.cancel()
         return resolved
+
+    def _remember(self, sources: Iterable[Source]) -> None:
+        for source in sources:
+            if source.addresses and len(self._helpers) < _HELPERS_MAX:
+                self._helpers.setdefault(source.peer_id, _Helper(source, trio.current_time()))
+
+    def _absent_helpers(self) -> list[Source]:
+        """Return those to dial again now."""
+        now, connected = trio.current_time(), self._resolver.connected()
+        self._remember(connected.values())
+        due = []
+        for peer_id, helper in self._helpers.items():
+            if peer_id in connected:
+                helper.dial_at, helper.wait_s = now, _HELPER_WAIT_S
+            elif helper.dial_at <= now:
+                helper.dial_at = now + self._about(helper.wait_s)
+                helper.wait_s = min(2 * helper.wait_s, self._config.follow_lookup_max_s)
+                due.append(helper.source)
+        return due
 
     def _about(self, seconds: float) -> float:
         return seconds * self._rng.uniform(1 - self._config.jitter, 1 + self._config.jitter)

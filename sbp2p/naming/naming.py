@@ -13,6 +13,7 @@ from sbp2p.errors import ConfigError
 from sbp2p.exchange import Source
 
 from .follow import Following
+from .mirror import Mirror
 from .publish import Publisher
 from .resolve import Resolver
 
@@ -38,6 +39,7 @@ class Naming:
 
     Args:
         publisher: what this node's key publishes; None if it publishes nothing.
+        mirror: what it keeps alive of others' names; None if nothing.
         resolver: what names stand for.
         pointers: what is remembered.
         config: knobs.
@@ -48,6 +50,7 @@ class Naming:
     def __init__(
         self,
         publisher: Publisher | None,
+        mirror: Mirror | None,
         resolver: Resolver,
         pointers: Pointers,
         config: NamingConfig,
@@ -55,6 +58,7 @@ class Naming:
         rng: random.Random,
     ) -> None:
         self._publisher = publisher
+        self._mirror = mirror
         self._resolver = resolver
         self._pointers = pointers
         self._config = config
@@ -77,9 +81,11 @@ class Naming:
         return await self._publisher.publish()
 
     def changed(self) -> None:
-        """Note that the store has something new, so that it is published now."""
+        """Note that the store has something new, so that it is published, or mirrored, now."""
         if self._publisher is not None:
             self._publisher.changed()
+        if self._mirror is not None:
+            self._mirror.changed()
 
     # -- resolving --------------------------------------------------------------------------------
 
@@ -203,12 +209,26 @@ async def open_naming(
             calls=calls,
             wall_clock=wall_clock,
         )
+    mirror = None
+    if dht is not None and config.publish:
+        mirror = Mirror(
+            own=None if publisher is None else publisher.publisher,
+            resolver=resolver,
+            store=store,
+            dht=dht,
+            pointers=pointers,
+            config=config,
+            calls=calls,
+            wall_clock=wall_clock,
+        )
     dice = rng or random.Random()  # noqa: S311  # spreads load, guards nothing
-    naming = Naming(publisher, resolver, pointers, config, calls, dice)
+    naming = Naming(publisher, mirror, resolver, pointers, config, calls, dice)
     try:
         async with trio.open_nursery() as nursery:
             if publisher is not None:
                 nursery.start_soon(publisher.run)
+            if mirror is not None:
+                nursery.start_soon(mirror.run)
             try:
                 yield naming
             finally:

@@ -153,6 +153,20 @@ class Resolver:
                 nursery.start_soon(self._ask_peers, inquiry)
         return await self._calls.run_to_end(self._conclude, inquiry, self._wall_clock())
 
+    def connected(self) -> dict[PeerId, Source]:
+        """Return the peers that are asked anyway, with the addresses at which they were dialled."""
+        return {
+            peer_id: Source(
+                peer_id,
+                tuple(
+                    each.remote_address
+                    for each in self._swarm.connections(peer_id)
+                    if each.initiator
+                ),
+            )
+            for peer_id in self._swarm.peers()
+        }
+
     # -- the pointer ----------------------------------------------------------------------------
 
     async def _follow_pointer(self, inquiry: _Inquiry) -> None:

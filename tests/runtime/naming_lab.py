@@ -48,6 +48,10 @@ class Host:
         self._stop.cancel()
         await self._stopped.wait()
 
+    async def wait_stopped(self) -> None:
+        """Wait until it has left."""
+        await self._stopped.wait()
+
 
 class NamingLab:
     """Makes hosts; the first one is where the others begin."""

@@ -45,8 +45,9 @@ async def test_a_connected_follower_sees_a_new_version_within_seconds(
 
 
 async def test_a_follower_that_knows_nobody_sees_it_by_the_pointer(
-    tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sbp2p.naming.follow._HELPERS_MAX", 0)
     async with open_naming_lab(tmp_path) as lab:
         await lab.servers(3)
         publisher = await lab.host(signer=PUBLISHER)

@@ -115,8 +115,8 @@ async def test_a_number_is_written_down_before_it_is_told(
             return 0
 
         monkeypatch.setattr(publisher.dht, "put_value", put_nothing)
-        with trio.move_on_after(60):
-            await publisher.naming.publish()
+        publisher.naming.changed()
+        await publisher.wait_stopped()
         assert await said(lab, lab.hosts[0]) is None
         again = await lab.host(signer=PUBLISHER, pointers=memory, node=publisher.node)
         await trio.sleep(TIMELY)
@@ -206,6 +206,7 @@ async def test_the_catalog_stays_a_block_of_the_store(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with open_naming_lab(tmp_path) as lab:
+        await lab.servers(1)
         publisher = await lab.host(signer=PUBLISHER)
         await publisher.node.publish(small_version(5))
         result = await publisher.naming.publish()
