@@ -38,7 +38,7 @@ from . import observe
 from .errors import PeerUnreachableError
 from .negotiate import propose
 from .serve import serve_stream
-from .stream import Stream
+from .stream import SEND_SLICE, SEND_SLICE_IDLE, Stream
 from .turns import SendTurns
 from .wire import Wire
 
@@ -165,6 +165,11 @@ class Connection:
     def rtt_s(self) -> float | None:
         """The round trip time in seconds, once one was measured."""
         return self._machine.rtt_s
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that the raw stream has taken."""
+        return self._wire.bytes_sent
 
     def statistics(self) -> observe.ConnectionStatistics:
         """Return the counters at this moment."""
@@ -444,11 +449,15 @@ class Connection:
             self._end_if_abandoned()
 
     def _has_room(self) -> bool:
-        return self._machine.output_size < self._config.send_high_water_bytes
+        most = self._config.send_high_water_bytes
+        unsent = self._machine.output_size
+        return unsent < most and unsent + self._wire.writing < self._wire.queue_bytes
 
-    @property
-    def _has_output(self) -> bool:
-        return self._machine.output_size > 0
+    def _slice_bytes(self) -> int:
+        """Most bytes that a stream may queue in one turn."""
+        if self._machine.output_size + self._wire.writing:
+            return SEND_SLICE
+        return max(SEND_SLICE // 4, min(SEND_SLICE_IDLE, int(self._wire.queue_bytes)))
 
     def _send(self, stream_id: int, data: memoryview) -> int:
         try:

@@ -44,7 +44,7 @@ messages, because short ones cost as much (docs/decisions/0003-hot-path.md)."""
 
 SEND_SLICE_IDLE = 17 * PLAINTEXT_MAX
 """The same when nothing is queued, as on a link that takes all it is given: a block of 1 MiB with
-its header in one frame. A slow link always has something queued, and so keeps its short turns."""
+its header in one frame. A slow link takes shorter ones (`Connection._slice_bytes`)."""
 
 _JOIN_BELOW = 1 * KIB
 _JOINED_MAX = 64 * KIB
@@ -186,7 +186,7 @@ class Stream:
                 await turns.wait()
                 try:
                     self._check_can_send()
-                    piece = view[: SEND_SLICE if self.connection._has_output else SEND_SLICE_IDLE]
+                    piece = view[: self.connection._slice_bytes()]
                     accepted = self.connection._send(self.stream_id, piece)
                 finally:
                     turns.pass_on()

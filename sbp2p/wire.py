@@ -6,6 +6,11 @@
 | writer | the machine's output to the raw stream; then end of stream, once finishing |
 | timer | sleeps until the machine's next deadline, or that of a reminder |
 
+What is encrypted and not sent delays whatever is said next. So no more is queued than the link takes
+in `_QUEUE_S`, as the last writes went, between `_QUEUE_MIN` and twice the configured high water: a
+block in front of a link of 1 MB/s would delay a request by a second, and a fast link needs all the
+queue it can get.
+
 After each step the connection is called to act on what came of it. The reader never waits for
 anything but bytes, and the writer for the peer at most `write_timeout_s`, so one slow stream cannot
 stop the others, and a dead peer is noticed.
@@ -19,6 +24,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from sbp2p_protocol.limits import KIB
+
 from .transport import send_all_buffers
 
 if TYPE_CHECKING:
@@ -26,6 +33,10 @@ if TYPE_CHECKING:
 
     from .config import ConnectionConfig
     from .transport import RawStream
+
+
+_QUEUE_S = 0.03
+_QUEUE_MIN = 128 * KIB
 
 
 class WireUser(Protocol):
@@ -62,6 +73,10 @@ class Wire:
         user: WireUser,
     ) -> None:
         self.raw = raw
+        self.queue_bytes = float(2 * _QUEUE_MIN)
+        """Most bytes to have queued and in the writer's hands, the size of one write more or less."""
+        self.writing = 0
+        """Bytes in the writer's hands."""
         self.bytes_sent = 0
         self.bytes_received = 0
         self._machine = machine
@@ -131,9 +146,14 @@ class Wire:
         try:
             while True:
                 if buffers := machine.take_output():
+                    size = self.writing = sum(map(len, buffers))
+                    began = trio.current_time()
                     self._user._on_output_taken()
                     await send_all_buffers(raw, buffers, stall_timeout_s=stall_timeout_s)
-                    self.bytes_sent += sum(map(len, buffers))
+                    self.bytes_sent += size
+                    self.writing = 0
+                    self._written_in(trio.current_time() - began, size)
+                    self._user._on_output_taken()
                 elif self._finishing:
                     await raw.send_eof()
                     self._flushed = True
@@ -145,6 +165,16 @@ class Wire:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._user._on_broken(error)
         self._written.set()
+
+    def _written_in(self, seconds: float, size: int) -> None:
+        """Learn from a write how much to have queued at most."""
+        if size < _QUEUE_MIN // 2:
+            return  # a short write says nothing: it went into the socket's own buffer
+        wanted = size / seconds * _QUEUE_S if seconds > 0 else math.inf
+        most = 2 * self._config.send_high_water_bytes
+        # half way down, so that one slow write on a fast link costs little
+        wanted = min(max(wanted, self.queue_bytes / 2), 2 * self.queue_bytes)
+        self.queue_bytes = min(max(wanted, _QUEUE_MIN), most)
 
     async def _timer_loop(self) -> None:
         while True:

@@ -106,6 +106,9 @@ NODE_ESTIMATE: Final = 64 * 1024
 """Bytes that an asked loose block counts for until it comes: a node of 1024 links has 50 KiB. At
 NODE_BLOCK_MAX each, two of them would fill a new peer's window."""
 
+STUCK_S: Final = 2.0
+"""A peer that has sent nothing for so long may as well give back what it should be sending."""
+
 
 class ClientState(Enum):
     """Where the stream is in its life."""
@@ -244,9 +247,13 @@ class ExchangeClient:
         """How many blocks and nodes the peer owes."""
         return len(self._debts)
 
-    def expected_wait(self, now: float) -> float:
-        """Guess the seconds until everything owed has come, from how it went lately."""
-        return self._debts.expected_wait(now)
+    def expected_wait(self, digest: bytes, now: float) -> float:
+        """Guess the seconds until a block has come, from how it went lately; 0 if not owed."""
+        return self._debts.expected_wait(digest, now)
+
+    def may_give_back(self, digest: bytes, now: float) -> bool:
+        """Whether the peer is likely not to be sending a block yet, or to have got stuck."""
+        return not self._debts.is_next(digest) or self._debts.silent_for(now) > STUCK_S
 
     def request(self, blocks: Iterable[tuple[bytes, int]], now: float) -> None:
         """Ask for blocks, given as (digest, length). One that is owed already is not asked again.
@@ -271,13 +278,15 @@ class ExchangeClient:
         """Withdraw requests. Each stays owed until the peer answers it; its answer is dropped."""
         self._send_cancel(self._debts.withdraw(digests))
 
-    def recall(self, digests: Iterable[bytes]) -> None:
+    def recall(self, digests: Iterable[bytes]) -> bool:
         """Ask the peer to give requests back that it is not serving yet.
 
         One that it gives back comes as Rejected with reason CANCELLED; one that it was serving
-        already comes as a block like any other.
+        already comes as a block like any other. Returns False if all had been called back before.
         """
-        self._send_cancel(self._debts.recall(digests))
+        recalled = self._debts.recall(digests)
+        self._send_cancel(recalled)
+        return bool(recalled)
 
     def _send_cancel(self, digests: Sequence[bytes]) -> None:
         if self.state is ClientState.OPEN:

@@ -50,6 +50,8 @@ class Debts:
         self._debts: dict[bytes, Debt] = {}
         self._progress_at = now
         self._progress_bytes = 0
+        self._progress_in_block = 0
+        """Bytes that have come of the block that is coming."""
 
     def __len__(self) -> int:
         return len(self._debts)
@@ -118,22 +120,44 @@ class Debts:
         """The peer has sent a whole payload, or rejected something."""
         self._progress_at = now
         self._progress_bytes = 0
+        self._progress_in_block = 0
         self.stalled = False
 
     def partial_progress(self, count: int, now: float) -> None:
         """The peer has sent `count` bytes of a payload."""
         self._progress_bytes += count
+        self._progress_in_block += count
         if self._progress_bytes >= PROGRESS_BYTES:
-            self.progress(now)
+            self._progress_at = now
+            self._progress_bytes = 0
+            self.stalled = False
 
     def resume(self, now: float) -> None:
         """Say that this side did not read until now, so the peer is not to blame."""
         self._progress_at = max(self._progress_at, now)
 
-    def expected_wait(self, now: float) -> float:
-        """Guess the seconds until everything owed has come, from how it went lately."""
-        waited = now - min((debt.asked_at for debt in self._debts.values()), default=now)
+    def expected_wait(self, digest: bytes, now: float) -> float:
+        """Guess the seconds until a block has come, from how it went lately; 0 if not owed.
+
+        Debts are paid about in the order in which they were made.
+        """
+        debt = self._debts.get(digest)
+        if debt is None:
+            return 0.0
         rate = self.pipeline.rate
-        if not rate:  # nothing measured: as long again as the oldest has waited
-            return waited
-        return max(self.owed_bytes / rate, now - self._progress_at)
+        if not rate:  # nothing measured: as long again as it has waited
+            return now - debt.asked_at
+        ahead = -self._progress_in_block
+        for other, entry in self._debts.items():
+            ahead += entry.length
+            if other == digest:
+                break
+        return max(ahead / rate, now - self._progress_at)
+
+    def is_next(self, digest: bytes) -> bool:
+        """Whether a debt is likely to be the one that is being paid."""
+        return next(iter(self._debts), None) == digest
+
+    def silent_for(self, now: float) -> float:
+        """Return the seconds since the peer has made progress."""
+        return now - self._progress_at

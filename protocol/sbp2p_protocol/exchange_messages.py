@@ -46,7 +46,7 @@ EXCHANGE_VERSION: Final = 1
 SWARM_FEATURE: Final = "swarm"
 """In a HELLO: the sender tells what it wants and gains (WANTS, GOT), and heeds CHOKE."""
 ORDERED_FEATURE: Final = "ordered"
-"""In the asking side's HELLO: it asks in an order of its own, and so must know all that is there."""
+"""In the asking side's HELLO: it asks in an order of its own, so it must know all that is there."""
 
 _PAYLOAD_MAX: Final = max(BLOCK_MAX, NODE_BLOCK_MAX)
 _ID_MAX: Final = 2**32 - 1

@@ -150,7 +150,7 @@ class ExchangeServer:
 
     @property
     def peer_is_shown(self) -> bool:
-        """Whether the peer may be shown blocks a few at a time: it says what it wants, in no order."""
+        """Whether the peer may be shown a few blocks at a time: it says what it wants."""
         return self.peer_tells and not self._peer_is_ordered
 
     # -- bytes out ------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ probe finds anything is served from a list of its free blocks, filled by a bytew
 about many blocks (`bits_gained`, `peer_left`) is queued and worked off by `settle` in slices, so
 no call is long: about 11 bytes a block and one bitmap a partial peer is all the memory.
 
-Endgame. When no free block is left that any peer has, `pick_duplicate` names a block in flight
-elsewhere, oldest first, at most `max_askers` peers a block and `max_duplicates` blocks at once.
-When to use it is the caller's choice; `done` returns the other askers, to be cancelled.
+Endgame. When no free block is left that any peer has, `others_in_flight` names blocks in flight
+elsewhere, oldest first: to be called back from whoever is slow, or asked of a second peer as well
+(`ask_another`), at most `max_askers` peers a block and `max_duplicates` blocks at once. When to do
+so is the caller's choice; `done` returns the other askers, to be cancelled.
 
 Order. With Picking.RANDOM rarity does not count, with Picking.SEQUENTIAL only the number of the
 block does: both are there to measure what rarest first is worth. `prefer` lists blocks to be asked
@@ -33,19 +34,21 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from .bitmap import bitmap_size
 from .errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator
     from random import Random
 
     from .bitmap import Bitmap
 
 PeerKey = TypeVar("PeerKey")
 
+_OTHERS: Final = 64
 _SCAN: Final = 128
 _PROBES: Final = 32
 _WINDOW: Final = 256
@@ -336,6 +339,14 @@ class Picker(Generic[PeerKey]):
             picked.append(index)
         return picked
 
+    def pick_this(self, peer: PeerKey, index: int) -> bool:
+        """Choose one block, if it is free and the peer has it; it is in flight from now on."""
+        entry = self._peers[peer]
+        if not self._is_free(index) or not self.has(peer, index):
+            return False
+        self._take(index, peer, entry)
+        return True
+
     def _choose(self, entry: _Peer) -> int:
         if entry.bits is not None and entry.free <= 0:
             return _NONE
@@ -435,27 +446,27 @@ class Picker(Generic[PeerKey]):
             if bits is not None and bits[byte] & mask:
                 other.free += change
 
-    def pick_duplicate(
-        self, peer: PeerKey, worth: Callable[[PeerKey, int], bool] = lambda _peer, _index: True
-    ) -> int | None:
-        """In the endgame, choose a block that others are asked for and this peer has.
+    def others_in_flight(self, peer: PeerKey) -> Iterator[tuple[int, PeerKey]]:
+        """Yield blocks that this peer has and others are asked for, oldest first, each with whom.
 
-        Args:
-            peer: who would be asked, too.
-            worth: given the peer that was asked first and the block: is a second request worth it?
+        At most `_OTHERS` are looked at. Nothing may be changed before the iteration ends.
         """
-        if not self.endgame or len(self._duplicated) >= self._max_duplicates:
-            return None
-        entry = self._peers[peer]
-        for index, askers in self._askers.items():
-            if len(askers) >= self._max_askers or index in entry.asked:
-                continue
-            if self.has(peer, index) and worth(askers[0], index):
-                askers.append(peer)
-                entry.asked.add(index)
-                self._duplicated.add(index)
-                return index
-        return None
+        asked = self._peers[peer].asked
+        for index, askers in islice(self._askers.items(), _OTHERS):
+            if index not in asked and self.has(peer, index):
+                yield index, askers[0]
+
+    def ask_another(self, peer: PeerKey, index: int) -> bool:
+        """Note that a peer is asked for a block that others are asked for; False: it may not be."""
+        askers, asked = self._askers.get(index), self._peers[peer].asked
+        if askers is None or index in asked or len(askers) >= self._max_askers:
+            return False
+        if len(self._duplicated) >= self._max_duplicates:
+            return False
+        askers.append(peer)
+        asked.add(index)
+        self._duplicated.add(index)
+        return True
 
     # -- what became of it ----------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ Theory of operation. Everybody would ask a seed that says it has everything for 
 it would send some blocks many times before others once. So it *reveals* blocks, to each peer some
 at a time, first those that nobody else has or was shown. The next is revealed when one was sent.
 How many are revealed to a peer and not sent yet is its *window*; it grows when the peer runs dry
-while nobody else waits, so that the only peer of a fast link is not slowed down, and shrinks while
+while nobody else waits, so that the only peer of a fast link is not slowed down, and when the peer
+asks for nothing that it is shown (`unasked`): others may have been asked before. It shrinks while
 others wait.
 
     a block is     until
@@ -148,7 +149,13 @@ class SuperSeed(Generic[PeerKey]):
         entry.pending.pop(index, None)
         if contended:
             entry.window = max(WINDOW_MIN, entry.window - 1)
-        elif len(entry.pending) <= entry.window // 2:
+        elif not entry.pending:
+            entry.window = min(WINDOW_MAX, entry.window * 2)
+
+    def unasked(self, peer: PeerKey) -> None:
+        """A peer has asked for nothing for some time: show it more than before."""
+        entry = self._peers[peer]
+        if entry.pending:
             entry.window = min(WINDOW_MAX, entry.window * 2)
 
     def reveal(self, peer: PeerKey, now: float) -> list[int]:

@@ -194,9 +194,16 @@ class Following:
             self._show.seed.paused(self)
             self._library.show_more(self.root)
 
-    def check_time(self, now: float) -> None:
-        """Look at what has been shown and not asked for; to be called about once a second."""
+    def check_time(self, now: float, *, idle: bool) -> None:
+        """Look at what has been shown and not asked for; to be called about twice a second.
+
+        Args:
+            now: the time.
+            idle: whether the peer is owed nothing.
+        """
         if self.state is FollowingState.SHOWN and self._show is not None:
+            if idle:
+                self._show.seed.unasked(self)
             if self._show.seed.expire(now):
                 self._library.show_more(self.root)
             else:

@@ -9,9 +9,12 @@ requests go out in batches. What a peer does with a request decides what happens
     stalled          asked of somebody else; if it comes late it is still taken
     peer left        asked of somebody else
 
-A copy that arrives while another is being verified is dropped. In the endgame a peer with nothing
-else to do is asked for a block that someone slow owes, when its copy is likely to be there in half
-the time.
+A copy that arrives while another is being verified is dropped.
+
+A peer that has nothing else to do could send a block that another owes. Then the other is asked to
+give the request back (`recall`), if it would take clearly longer: it does so unless it is sending
+the block already, so nothing is sent twice. Only in the endgame, and only a block that is not
+coming forth, is asked of two.
 
 Peers that say what they want and gain (`tells`) are told what is wanted here at first, and what is
 gained since: at once if they follow the root here and lack the block, otherwise with the next
@@ -69,8 +72,15 @@ _LIES_MAX: Final = 1024
 it some blocks; one that lost this many is of little use and is let go, not banned."""
 _LIES_PER_BLOCK: Final = 16
 """How many more it may lack for each block that it had: of ten files it may have lost nine."""
-_DUPLICATES_MAX: Final = 4
-"""Blocks one peer owes up to which it is given duplicates: enough to hide the round trip."""
+_IDLE_BLOCKS: Final = 1
+"""Blocks that a peer may owe and still count as having nothing else to do."""
+_RECALLS_MAX: Final = 2
+"""Requests that are called back at once for one such peer."""
+_RECALLS_EACH: Final = 2
+"""Times that one block is called back; after that it comes from whoever has it on order."""
+_RECALL_GAIN_S: Final = 0.2
+_DUPLICATE_GAIN_S: Final = 1.0
+"""Time that a block must be expected sooner by, to call it back, or to ask a second peer."""
 _GOT_DELAY_S: Final = 0.5
 """How long a peer that is in no hurry to know waits to hear what was gained here."""
 _PICK_MAX: Final = 64
@@ -110,6 +120,9 @@ class BlockScheduler:
         self._ban_score = ban_score
         self._on_verified = on_verified
         self._writing: set[int] = set()
+        self._recalls: dict[int, int] = {}
+        self._relievers: dict[int, PeerId] = {}
+        """Blocks that were called back: how often, and who is to be asked instead."""
         self._web: set[PeerId] = set()
         self._lost: LostBlocks[PeerId] = LostBlocks(len(table))
         self._news = Signal()
@@ -212,35 +225,53 @@ class BlockScheduler:
                 room -= length
             if len(picked) < count:
                 break
-        if not asked and self.picker.endgame:
-            asked = self._duplicates(session, now)
+        if not asked and client.owed_blocks <= _IDLE_BLOCKS and self.picker.endgame:
+            asked = self._relieve(session, now)
         if asked:
             self._tell_got(session)
             client.request(asked, now)
             session.wake()
 
-    def _duplicates(self, session: PeerSession, now: float) -> list[tuple[bytes, int]]:
-        """Choose blocks that others owe and this peer would bring sooner."""
-        client, table = session.client, self._table
-        owed = client.owed_bytes
-        asked: list[tuple[bytes, int]] = []
+    def _relieve(self, session: PeerSession, now: float) -> list[tuple[bytes, int]]:
+        """Have blocks that others owe and this peer would bring sooner called back, or return one.
 
-        def worth(owner: PeerId, index: int) -> bool:
+        What is returned is to be asked for, although another owes it.
+        """
+        client, table = session.client, self._table
+        rate = client.pipeline.best_rate
+
+        def ours(length: int) -> float:
+            # one that was never measured is given the benefit of the doubt
+            return client.pipeline.rtt_s + ((client.owed_bytes + length) / rate if rate else 0.0)
+
+        recalled = 0
+        last: int | None = None
+        for index, owner in self.picker.others_in_flight(session.peer_id):
             other = self._sessions.get(owner)
             if other is None or index in self._writing:
-                return False
-            rate = client.pipeline.best_rate
-            # one that was never measured is given the benefit of the doubt
-            ours = client.pipeline.rtt_s + ((owed + table.length(index)) / rate if rate else 0.0)
-            return other.client.expected_wait(now) > 2 * ours
-
-        while len(asked) + client.owed_blocks < _DUPLICATES_MAX:
-            index = self.picker.pick_duplicate(session.peer_id, worth)
-            if index is None:
-                break
-            owed += table.length(index)
-            asked.append((table.digest(index), table.length(index)))
-        return asked
+                continue
+            digest, length = table.digest(index), table.length(index)
+            gain = other.client.expected_wait(digest, now) - ours(length)
+            if gain < _RECALL_GAIN_S:
+                continue
+            often = self._recalls.get(index, 0)
+            if often < _RECALLS_EACH and other.client.may_give_back(digest, now):
+                if not other.client.recall([digest]):
+                    continue
+                self._recalls[index] = often + 1
+                self._relievers[index] = session.peer_id
+                other.wake()
+                recalled += 1
+                if recalled == _RECALLS_MAX:
+                    return []
+            elif gain >= _DUPLICATE_GAIN_S and last is None:
+                last = index
+        final = self.picker.in_flight_count == self.picker.missing_count
+        if recalled or last is None or not final or client.owed_blocks:
+            return []
+        if not self.picker.ask_another(session.peer_id, last):
+            return []
+        return [(table.digest(last), table.length(last))]
 
     def refill_all(self) -> None:
         """Look at every session for room, ends of pauses, and the endgame."""
@@ -388,6 +419,8 @@ class BlockScheduler:
     def verified(self, block: ReceivedBlock) -> None:
         """A block was right and is written."""
         self._writing.discard(block.index)
+        self._recalls.pop(block.index, None)
+        self._relievers.pop(block.index, None)
         block.session.tally.blocks_verified += 1
         if block.session.peer_id not in self._web:
             self._uploads.received(block.session.peer_id, block.length)
@@ -427,14 +460,36 @@ class BlockScheduler:
             session.lies += 0 if refused else len(event.digests)
             if session.lies > _LIES_MAX + _LIES_PER_BLOCK * session.tally.blocks_verified:
                 session.leave(f"it did not have {session.lies} blocks that it said it had")
-        elif event.reason is RejectReason.CANCELLED or session.client.choked:
-            pass  # it was asked to, or it will say when it serves us again
+        elif event.reason is RejectReason.CANCELLED:
+            self._given_back(session, event.digests)
+            return
+        elif session.client.choked:
+            pass  # it will say when it serves us again
         else:
             pause = min(_PAUSE_S * 2**session.pauses, _PAUSE_MAX_S)
             session.pauses = min(session.pauses + 1, 16)
             session.paused_until = trio.current_time() + pause
         self._release(session, event.digests)
         self._news.fire()
+
+    def _given_back(self, session: PeerSession, digests: tuple[bytes, ...]) -> None:
+        """Ask those who are to send blocks instead of this peer."""
+        now = trio.current_time()
+        for digest in digests:
+            index = self._index(digest)
+            other = self._sessions.get(self._relievers.pop(index, session.peer_id))
+            if not self.picker.released(session.peer_id, index) or other is None:
+                continue
+            if (
+                other is not session
+                and other.usable
+                and self.picker.knows(other.peer_id)
+                and other.client.room() > 0
+                and self.picker.pick_this(other.peer_id, index)
+            ):
+                other.client.request([(digest, self._table.length(index))], now)
+                other.wake()
+        self.refill_all()
 
     def _release(self, session: PeerSession, digests: tuple[bytes, ...]) -> None:
         if not self.picker.knows(session.peer_id):

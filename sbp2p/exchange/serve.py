@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from .threads import Calls
     from .uploads import Uploads
 
+_TIME_S: Final = 0.5
+"""How often slots, turns and what was shown are looked at."""
+
 _PEERS_FIRST_S: Final = 0.05
 _PEERS_LAST_S: Final = 30.0
 """How often it is looked whether there are peers to tell of, if nobody says so: what a peer says
@@ -130,6 +133,11 @@ class ServingSession:
     def wake(self) -> None:
         """Have the sending task look for something to send."""
         self._output.fire()
+
+    @property
+    def bytes_sent(self) -> int:
+        """What the connection has sent so far, everything together."""
+        return self._stream.connection.bytes_sent
 
     def choke(self, *, choked: bool) -> None:
         """Serve the peer no longer, or again."""
@@ -287,11 +295,11 @@ class ServingSession:
 
     async def _keep_time(self) -> None:
         while True:
-            await trio.sleep(1)
+            await trio.sleep(_TIME_S)
             self._uploads.check_time()
             now = trio.current_time()
             for following in tuple(self._following.values()):
-                following.check_time(now)
+                following.check_time(now, idle=not (self.server.queued or self._ready))
 
     async def _tell_peers(self) -> None:
         """Tell of peers when there are new ones."""

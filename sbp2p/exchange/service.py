@@ -90,6 +90,7 @@ class Exchange:
         self._rng = rng if rng is not None else random.Random()  # noqa: S311  # guards nothing
         self._library = Library(store, self._threads, config.exchange, self._rng)
         self._uploads = Uploads(config.exchange, self._rng)
+        self._uploads.peers_limited = lambda: swarm.limits.config.peer_upload_bytes_s is not None
         self._gossip = Gossip(swarm, self._library, lambda _mine, _other, _root: True)
         self._permits = Permits(swarm.roles, store)
         self._buffers = BlockBuffers(config.exchange.serve_memory_bytes)

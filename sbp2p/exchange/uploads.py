@@ -6,11 +6,14 @@ Slots, every ten seconds: whose requests are served at all (`sbp2p_protocol.chok
 many as can each be sent a block within `upload_turn_s` at the rate that was measured.
 
 Turns, block by block: a session that has read a block asks for a turn, sends the block, and gives
-the turn back. `parallel_uploads` turns go round, first come, first served. A block is of use only
-when it is whole, so a few at a time are done sooner, one after another, than all of them together
-at the end. When the link is not full with that many, as when the peers' own links are busy, more
-turns are given: whenever what went out in the last moments is clearly less than what has been
-possible, and to whoever has waited for `_STARVED_S`.
+the turn back. Turns go round, first come, first served. A block is of use only when it is whole,
+so a few at a time are done sooner, one after another, than all of them together at the end. But the
+peers' own links are busy, too, and too few turns leave this one idle. So the number of turns
+follows the rate: one more when clearly less goes out than was possible lately and somebody waits,
+one fewer after some time of a full link, never fewer than `parallel_uploads`; and some more when
+the best rate that is remembered falls, to see whether it must. Who has waited for `_STARVED_S` gets
+a turn in any case. While there is a limit for each peer, blocks wait for that and not for each
+other: then every peer has a slot, and turns are not counted.
 
 Nobody has a task here: sessions call, and are woken.
 """
@@ -27,6 +30,7 @@ from sbp2p_protocol.limits import BLOCK_MAX
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from sbp2p.config import ExchangeConfig
     from sbp2p_keys.identity import PeerId
@@ -36,6 +40,15 @@ CHECK_S: Final = 0.25
 _STARVED_S: Final = 3.0
 """Less than a third of what a peer waits before it calls us stalled."""
 _SLOTS_MIN: Final = 4
+_SAMPLES: Final = 240
+"""Samples among which the best is looked for: a minute of sending. Were it forgotten sooner, a rate
+that fell because there were too few turns would soon be the best that anybody remembers."""
+_SMOOTH: Final = 4
+_FULL: Final = 0.93
+"""Share of the best rate from which on the link counts as full."""
+_PROBE_TURNS: Final = 2
+_FULL_S: Final = 2.0
+"""A full link for this long can do with one turn fewer."""
 
 
 class Uploader(Protocol):
@@ -47,6 +60,10 @@ class Uploader(Protocol):
 
     def wake(self) -> None:
         """Look again whether there is a turn."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """What its connection has sent so far, everything together."""
 
     def choke(self, *, choked: bool) -> None:
         """Serve the peer no longer, or again."""
@@ -69,10 +86,16 @@ class Uploads:
         )
         self._sessions: dict[PeerId, dict[Uploader, bool]] = {}
         """Of each peer, and whether it wants anything over that one."""
+        self.peers_limited: Callable[[], bool] = lambda: False
+        """Whether there is a limit for each peer."""
         self._fetches = 0
         self._waiting: deque[tuple[Uploader, float]] = deque()
         self._turns: set[Uploader] = set()
+        self._most_turns = config.parallel_uploads
+        self._full_since = now
         self._meter = _Meter(now)
+        self._counted: dict[Uploader, int] = {}
+        """What each connection had sent at the last sample."""
 
     # -- sessions -------------------------------------------------------------------------------
 
@@ -83,11 +106,13 @@ class Uploads:
             self._sessions[session.peer_id] = {}
             self._choker.joined(session.peer_id, now)
         self._sessions[session.peer_id][session] = False
+        self._counted[session] = session.bytes_sent
 
     def left(self, session: Uploader) -> None:
         """A session is over; its turn goes to another."""
         mine = self._sessions[session.peer_id]
         del mine[session]
+        del self._counted[session]
         now = trio.current_time()
         if not mine:
             del self._sessions[session.peer_id]
@@ -132,7 +157,8 @@ class Uploads:
         """Whether a session may send a block now; if not it is woken when it may."""
         if session in self._turns:
             return True
-        if not self._waiting and len(self._turns) < self._config.parallel_uploads:
+        free = not self._waiting and len(self._turns) < self._most_turns
+        if free or self.peers_limited():
             self._turns.add(session)
             return True
         if all(each is not session for each, _ in self._waiting):
@@ -146,32 +172,41 @@ class Uploads:
             self._turns.discard(session)
             self._grant()
 
-    def sent(self, count: int) -> None:
-        """Note bytes that went out."""
-        self._meter.add(count, trio.current_time())
-
     def _grant(self) -> None:
         now = trio.current_time()
+        if self._meter.is_due(now):
+            self._sample(now)
         while self._waiting:
             session, since = self._waiting[0]
-            if not (
-                len(self._turns) < self._config.parallel_uploads
-                or now - since >= _STARVED_S
-                or self._meter.has_room(now)
-            ):
+            if len(self._turns) >= self._most_turns and now - since < _STARVED_S:
                 return
-            if len(self._turns) >= self._config.parallel_uploads:
-                self._meter.tried(now)
             self._waiting.popleft()
             self._turns.add(session)
             session.wake()
+
+    def _sample(self, now: float) -> None:
+        """Look how much went out, and whether more or fewer turns would do."""
+        counted = self._counted
+        for session, before in counted.items():
+            counted[session] = session.bytes_sent
+            self._meter.add(counted[session] - before)
+        best = self._meter.best
+        self._meter.sample(now)
+        if self._waiting and self._meter.best < 0.99 * best:
+            self._most_turns += _PROBE_TURNS
+        if self._meter.last < _FULL * self._meter.best:
+            self._full_since = now
+            if self._waiting and len(self._turns) >= self._most_turns:
+                self._most_turns += 1
+        elif now - self._full_since >= _FULL_S:
+            self._full_since = now
+            self._most_turns = max(self._config.parallel_uploads, self._most_turns - 1)
 
     # -- time -----------------------------------------------------------------------------------
 
     def check_time(self) -> None:
         """Look at the time: a new round, or a turn for somebody who has waited for long."""
         now = trio.current_time()
-        self._meter.add(0, now)
         self._grant()
         if now >= self._choker.next_deadline():
             self._choker.slots = self._slots()
@@ -181,7 +216,7 @@ class Uploads:
     def _slots(self) -> int:
         blocks = self._meter.best * self._config.upload_turn_s / BLOCK_MAX
         most = self._config.upload_slots_max
-        if not self._meter.best:
+        if not self._meter.best or self.peers_limited():
             return most
         return min(most, max(_SLOTS_MIN, int(blocks)))
 
@@ -197,26 +232,26 @@ class _Meter:
     def __init__(self, now: float) -> None:
         self.best = 0.0
         """Bytes a second of the best recent sample."""
-        self._samples: deque[float] = deque(maxlen=40)
+        self.last = 0.0
+        """Of the newest; each is the mean of `_SMOOTH` spans, since blocks go out in bursts."""
+        self._spans: deque[float] = deque(maxlen=_SMOOTH)
+        self._samples: deque[float] = deque(maxlen=_SAMPLES)
         self._since = now
         self._count = 0
-        self._last = 0.0
-        self._tried_at = now
 
-    def add(self, count: int, now: float) -> None:
+    def add(self, count: int) -> None:
+        """Note bytes that went out."""
         self._count += count
-        elapsed = now - self._since
-        if elapsed >= CHECK_S:
-            self._last = self._count / elapsed
-            if self._count:
-                self._samples.append(self._last)
-                self.best = max(self._samples)
-            self._since, self._count = now, 0
 
-    def has_room(self, now: float) -> bool:
-        """Whether less goes out than could, and enough time has passed since more was tried."""
-        return now - self._tried_at >= CHECK_S and self._last < 0.8 * self.best
+    def is_due(self, now: float) -> bool:
+        """Whether a sample is long enough to be taken."""
+        return now - self._since >= CHECK_S
 
-    def tried(self, now: float) -> None:
-        """One more turn was given."""
-        self._tried_at = now
+    def sample(self, now: float) -> None:
+        """Take a sample."""
+        self._spans.append(self._count / (now - self._since))
+        self.last = sum(self._spans) / len(self._spans)
+        if len(self._spans) == _SMOOTH:
+            self._samples.append(self.last)
+            self.best = max(self._samples)
+        self._since, self._count = now, 0

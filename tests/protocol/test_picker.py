@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,18 +11,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sbp2p_protocol.bitmap import Bitmap
 from sbp2p_protocol.errors import LocalProtocolError
-from sbp2p_protocol.picker import Picker
+from sbp2p_protocol.picker import Picker, Picking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def seeded(seed: int) -> random.Random:
     return random.Random(seed)  # noqa: S311
 
 
-def full_picker(size: int, seed: int = 0, **options: int) -> Picker[str]:
+def full_picker(size: int, seed: int = 0, **options: Any) -> Picker[str]:
     return Picker(Bitmap.full(size), seeded(seed), **options)
 
 
-def give(picker: Picker[str], peer: str, indices: list[int], size: int) -> None:
+def give(picker: Picker[str], peer: str, indices: Iterable[int], size: int) -> None:
     picker.bits_gained(peer, 0, Bitmap(size, indices).to_bytes())
     while not picker.settle():
         pass
@@ -84,14 +88,19 @@ def test_sequential_order_with_a_partial_peer() -> None:
     assert picker.pick("a", 9) == [1, 4, 5]
 
 
-def test_no_duplicate_before_the_endgame() -> None:
+def test_it_is_no_endgame_while_blocks_are_free() -> None:
     picker = full_picker(2)
     for peer in "ab":
         picker.peer_joined(peer)
         picker.everything_gained(peer)
     picker.pick("a", 1)
     assert not picker.endgame
-    assert picker.pick_duplicate("b") is None
+
+
+def duplicate(picker: Picker[str], peer: str) -> int | None:
+    """Ask a peer, too, for the oldest block that it may be asked for."""
+    others = list(picker.others_in_flight(peer)) if picker.endgame else []
+    return next((index for index, _ in others if picker.ask_another(peer, index)), None)
 
 
 def test_endgame_asks_a_second_peer_and_names_whom_to_cancel() -> None:
@@ -101,10 +110,11 @@ def test_endgame_asks_a_second_peer_and_names_whom_to_cancel() -> None:
         picker.everything_gained(peer)
     first, second = picker.pick("a", 2)
     assert picker.endgame
-    assert picker.pick_duplicate("a") is None
-    assert picker.pick_duplicate("b") == first
-    assert picker.pick_duplicate("c") == second
-    assert picker.pick_duplicate("c") is None
+    assert duplicate(picker, "a") is None
+    assert list(picker.others_in_flight("b")) == [(first, "a"), (second, "a")]
+    assert duplicate(picker, "b") == first
+    assert duplicate(picker, "c") == second
+    assert duplicate(picker, "c") is None
     assert picker.done(first) == ["a", "b"]
     assert picker.done(first) == []
     assert picker.missing_count == 1
@@ -116,7 +126,7 @@ def test_endgame_is_bounded() -> None:
         picker.peer_joined(peer)
         picker.everything_gained(peer)
     picker.pick("a", 10)
-    taken = [picker.pick_duplicate("b") for _ in range(5)]
+    taken = [duplicate(picker, "b") for _ in range(5)]
     assert [index is None for index in taken] == [False, False, False, True, True]
 
 
@@ -128,7 +138,33 @@ def test_endgame_when_the_rest_is_with_nobody() -> None:
     assert len(picker.pick("a", 5)) == 2
     assert picker.endgame
     assert picker.unavailable_count == 1
-    assert picker.pick_duplicate("b") in (0, 1)
+    assert duplicate(picker, "b") in (0, 1)
+
+
+@pytest.mark.parametrize("picking", [Picking.RANDOM, Picking.SEQUENTIAL])
+def test_other_ways_of_picking_take_every_block_once(picking: Picking) -> None:
+    picker = full_picker(40, picking=picking)
+    picker.peer_joined("part")
+    give(picker, "part", range(0, 40, 2), 40)
+    picker.peer_joined("seed")
+    picker.everything_gained("seed")
+    from_part, from_seed = picker.pick("part", 40), picker.pick("seed", 40)
+    assert sorted(from_part) == list(range(0, 40, 2))
+    assert sorted(from_seed) == list(range(1, 40, 2))
+    in_order = from_part == sorted(from_part) and from_seed == sorted(from_seed)
+    assert in_order is (picking is Picking.SEQUENTIAL)
+
+
+def test_random_picking_does_not_look_at_rarity() -> None:
+    common: list[int] = []
+    for seed in range(200):
+        picker = full_picker(8, seed, picking=Picking.RANDOM)
+        for peer in "ab":
+            picker.peer_joined(peer)
+        give(picker, "a", range(8), 8)
+        give(picker, "b", range(4), 8)
+        common += [index for index in picker.pick("a", 1) if index < 4]
+    assert 70 < len(common) < 130
 
 
 def test_peer_that_leaves_gives_its_blocks_back() -> None:
@@ -272,7 +308,7 @@ class PickerModel(RuleBasedStateMachine):
     @rule(peer=names)
     def duplicate(self, peer: str) -> None:
         if peer in self.has:
-            index = self.picker.pick_duplicate(peer)
+            index = duplicate(self.picker, peer)
             if index is not None:
                 assert index in self.missing
                 assert index in self.has[peer]

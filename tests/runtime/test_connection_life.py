@@ -144,7 +144,7 @@ async def test_a_peer_that_stops_reading_is_given_up(autojump_clock: MockClock) 
         started = trio.current_time()
         with pytest.raises(trio.BrokenResourceError, match="took no byte for 7 s"):
             await stream.send_all(bytes(4 * MIB))
-        assert trio.current_time() - started == pytest.approx(7.0)
+        assert 7.0 <= trio.current_time() - started <= 8.0
         far._nursery.cancel_scope.cancel()
 
 
