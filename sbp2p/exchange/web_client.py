@@ -151,6 +151,9 @@ class WebClient:
                 return await self._exchange(kept, request)
             except WebError:  # the server closed it meanwhile
                 await kept.aclose()
+            except BaseException:
+                await kept.aclose()
+                raise
         connection = await self._connect(url, private)
         try:
             return await self._exchange(connection, request)
