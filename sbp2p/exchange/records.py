@@ -8,6 +8,7 @@ record costs a few failed dials.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _ADDRESSES_MAX: Final = 8
 """Addresses of one record that are dialled."""
+_OPENED_KEPT: Final = 1024
+"""Records that are not verified again, up to 2 KiB each. Everybody in a swarm passes on the same
+ones: among 64 peers that is 4,000 signatures for each of them."""
 
 
 class RecordReader:
@@ -54,11 +58,11 @@ class RecordReader:
         near = self._scopes()
         found: list[Source] = []
         for data in allowed:
-            record = open_peer_record(data)
-            addresses = [each for each in readable(record.addresses) if scope_of(each) in near]
-            if addresses and record.peer_id != self._swarm.peer_id:
-                named = tuple(each.with_peer(record.peer_id) for each in addresses)
-                found.append(Source(record.peer_id, named[:_ADDRESSES_MAX], learned=True))
+            peer_id, dialable = _open(data)
+            addresses = [each for each in dialable if scope_of(each) in near]
+            if addresses and peer_id != self._swarm.peer_id:
+                named = tuple(each.with_peer(peer_id) for each in addresses[:_ADDRESSES_MAX])
+                found.append(Source(peer_id, named, learned=True))
         return found
 
     def _scopes(self) -> set[Scope]:
@@ -71,6 +75,13 @@ class RecordReader:
             if scope is Scope.HERE:
                 scopes.add(Scope.HERE)
         return scopes
+
+
+@lru_cache(maxsize=_OPENED_KEPT)
+def _open(data: bytes) -> tuple[PeerId, tuple[Address, ...]]:
+    """Return whom a verified record is about, and the addresses in it that can be dialled."""
+    record = open_peer_record(data)
+    return record.peer_id, tuple(readable(record.addresses))
 
 
 def readable(binary: Iterable[bytes]) -> list[Address]:
