@@ -88,7 +88,7 @@ def test_every_follower_sees_every_version_and_newcomers_the_last_one(seed: int)
             await publish(publisher, version)
             await swarm.wait_seen(version, names)
         # its publisher is gone, and a third of those who have it: the name goes on
-        await publisher.kill(silently=True)
+        await publisher.kill()
         await followers[0].kill()
         await followers[1].leave()
         await swarm.follow("newcomer", link)
