@@ -1,6 +1,6 @@
 """What the DHT needs of the world, and what the world needs of the DHT.
 
-There are two worlds: `SwarmNetwork`, streams over real connections, and `sbp2p.testing.KadFabric`,
+There are two worlds: `SwarmNetwork`, streams over real connections, and `sbp2p.testing.kad_network`,
 thousands of nodes in one process without connections. The DHT above is the same code in both.
 """
 

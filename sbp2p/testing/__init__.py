@@ -17,6 +17,7 @@
 | `link`, `pipe`, `shaper` | connections, buffers and windows, shared lines |
 | `timeline` | what happens when |
 | `samples` | versions to share |
+| `kad_network` | thousands of DHT nodes, without connections |
 
 See docs/virtual-network.md.
 """
