@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -19,7 +20,6 @@ from sbp2p_protocol.multiaddr import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
     from sbp2p.testing.hosts import Host
 
@@ -400,3 +400,10 @@ def test_a_run_that_hangs_is_given_up() -> None:
 
     with pytest.raises(trio.TooSlowError):
         run_virtual(main, limit_s=60)
+
+
+def test_the_example_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "virtual-network.md").read_text(encoding="utf-8")
+    example = guide.partition("```python\n")[2].partition("```")[0]
+    exec(compile(example, "virtual-network.md", "exec"), {})  # noqa: S102
+    assert "the seed sent" in capsys.readouterr().out
