@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .resolve import Resolver
 
 _LOOK_S: Final = 60.0
+_SETTLE_S: Final = 20.0
+"""A command that is done sooner looks nothing up and announces nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Mirror:
 
     async def run(self) -> None:
         """Mirror what is to be mirrored, for ever."""
+        await trio.sleep(_SETTLE_S)
         while True:
             await self._dht.wait_settled()
             try:
