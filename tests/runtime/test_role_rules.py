@@ -86,6 +86,33 @@ def test_summaries_agree_with_the_rules(
         assert rules.receives(subject) is anybody
 
 
+@given(ROLES, MAYBE, ROLES)
+def test_a_certificate_takes_away_and_never_gives(
+    node: Role, peer: Role | None, member: Role
+) -> None:
+    """What a member may not receive is not sent to it; what it may not send it is not asked for."""
+    rules = Rules(node=node, peers={A: peer} if peer else {}, members={A: member})
+    own = peer or node
+    found = rules.role(A, MODEL)
+    assert found.sends == (own.sends and member.receives)
+    assert found.receives == (own.receives and member.sends)
+    assert rules.whole(A) is found
+    assert rules.sends_to(A) == found.sends
+    assert rules.receives_from(A) == found.receives
+    assert rules.role(B, MODEL) is node
+
+
+async def test_other_rules_keep_what_members_may_do() -> None:
+    roles = Roles(Rules())
+    roles.limit(A, Role.SEED)
+    assert roles.rules.role(A) is Role.LEECH
+    roles.change(Rules(node=Role.PEER, namespaces={PUBLISHER: Role.OFFLINE}))
+    assert roles.rules.role(A) is Role.LEECH
+    assert roles.rules.role(B) is Role.PEER
+    roles.limit(A, Role.PEER)
+    assert roles.rules.role(A) is Role.PEER
+
+
 async def test_waiting_for_other_rules() -> None:
     first = Rules()
     roles = Roles(first)

@@ -173,6 +173,18 @@ async def test_a_role_for_a_peer(tmp_path: Path, autojump_clock: MockClock) -> N
         assert "role" in why
 
 
+async def test_a_member_that_may_only_send_is_sent_nothing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    version = small_version(20)
+    async with open_lab(tmp_path, **SOON) as lab:
+        seed, other = await lab.node(), await lab.node()
+        await seed.publish(version)
+        seed.swarm.roles.limit(other.key.peer_id, Role.SEED)
+        await fails(other, version, seed)
+        assert sent(seed) == 0
+
+
 async def test_offline_to_a_peer_has_no_connection_with_it(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
