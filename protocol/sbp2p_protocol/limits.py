@@ -122,6 +122,15 @@ AUTONAT_ADDRESSES_MAX: Final = 16
 AUTONAT_TEXT_MAX: Final = 256
 """Bytes of explanation in an AutoNAT answer."""
 
+AUTONAT_DIAL_DATA_MAX: Final = 100_000
+"""Bytes that an AutoNAT server may want before it dials: what the specification allows."""
+
+AUTONAT_DIAL_DATA_CHUNK: Final = 4000
+"""Bytes of it in one message, which may hold 4096."""
+
+AUTONAT_TWO_MESSAGE_MAX: Final = 8 * KIB
+"""Bytes in one message of AutoNAT's second version; the specification's bound."""
+
 DIAL_BACK_ADDRESSES_MAX: Final = 4
 """Addresses that one AutoNAT request makes this node dial."""
 

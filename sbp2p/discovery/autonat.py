@@ -7,6 +7,7 @@ peer. When to ask whom, and what the answers mean, is `sbp2p_protocol.reachabili
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import trio
@@ -25,7 +26,7 @@ from sbp2p_protocol.framing import LengthPrefixedReader
 from sbp2p_protocol.limits import AUTONAT_MESSAGE_MAX, DIAL_BACKS_AT_ONCE_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sbp2p.config import DiscoveryConfig
     from sbp2p.stream import Stream
@@ -48,7 +49,7 @@ class DialBackServer:
         self.dialled = 0
         self.refused = 0
         self._swarm = swarm
-        self._timeout_s = config.dial_back_timeout_s
+        self.timeout_s = config.dial_back_timeout_s
         self._policy = DialBackPolicy(
             requests_max=config.dial_backs_per_minute,
             total_max=config.dial_backs_per_minute_total,
@@ -58,7 +59,7 @@ class DialBackServer:
 
     async def serve(self, stream: Stream) -> None:
         """Answer one request."""
-        with trio.fail_after(2 * self._timeout_s):
+        with trio.fail_after(2 * self.timeout_s):
             try:
                 request = DialRequest.decode(await _receive(stream))
             except RemoteProtocolError as error:
@@ -68,25 +69,37 @@ class DialBackServer:
             await stream.send_all(response.encode())
 
     async def _respond(self, stream: Stream, request: DialRequest) -> DialResponse:
+        with self.turn(stream, request) as verdict:
+            if isinstance(verdict, DialResponse):
+                return verdict
+            return await self._dial(verdict, stream.peer_id)
+
+    @contextmanager
+    def turn(
+        self, stream: Stream, request: DialRequest
+    ) -> Iterator[Sequence[Address] | DialResponse]:
+        """Yield what may be dialled for a peer while the block runs, or the answer that refuses."""
         peer_id = stream.peer_id
+        verdict: Sequence[Address] | DialResponse
         if peer_id in self._busy or len(self._busy) >= DIAL_BACKS_AT_ONCE_MAX:
-            self.refused += 1
-            return DialResponse(DialStatus.DIAL_REFUSED, "busy")
-        remote = stream.connection.remote_address
-        verdict = self._policy.judge(request, peer_id, remote, trio.current_time())
+            verdict = DialResponse(DialStatus.DIAL_REFUSED, "busy")
+        else:
+            remote = stream.connection.remote_address
+            verdict = self._policy.judge(request, peer_id, remote, trio.current_time())
         if isinstance(verdict, DialResponse):
             self.refused += 1
-            return verdict
+            yield verdict
+            return
         self._busy.add(peer_id)
         self.dialled += 1
         try:
-            return await self._dial(verdict, peer_id)
+            yield verdict
         finally:
             self._busy.discard(peer_id)
 
     async def _dial(self, addresses: Sequence[Address], peer_id: PeerId) -> DialResponse:
-        reason = f"no answer within {self._timeout_s:g} s"
-        with trio.move_on_after(self._timeout_s):
+        reason = f"no answer within {self.timeout_s:g} s"
+        with trio.move_on_after(self.timeout_s):
             for address in addresses:
                 try:
                     await self._swarm.probe(address, peer_id)

@@ -39,6 +39,7 @@ from sbp2p_protocol.candidates import Candidate, CandidateBook, Origin
 from sbp2p_protocol.multiaddr import Address, BadAddressError, parse_address
 
 from .autonat import serve_autonat
+from .autonat2 import NonceServer
 from .lan import Lan
 from .reach import ReachabilityWatch
 from .remembered import RememberedPeers
@@ -305,7 +306,8 @@ class Discovery:
         if self.lan is not None:
             start(self.lan.run)
         if self._config.autonat:
-            serve_autonat(self._swarm, self._config)
+            NonceServer(self._swarm, serve_autonat(self._swarm, self._config))
+            self._reach.serve()
         start(self._reach.run)
 
     def _end(self) -> None:

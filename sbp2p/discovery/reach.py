@@ -10,17 +10,20 @@ from sbp2p import observe
 from sbp2p.errors import Sbp2pError
 from sbp2p_protocol.address_scope import Scope, scope_of
 from sbp2p_protocol.autonat import AUTONAT_PROTOCOL, DialStatus
+from sbp2p_protocol.autonat2 import DIAL_REQUEST_PROTOCOL
 from sbp2p_protocol.reachability import Reachability, ReachabilityMachine
 
 from .autonat import ask_to_dial_back
+from .autonat2 import DialBackAsker
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sbp2p.config import DiscoveryConfig
     from sbp2p.swarm import Swarm
     from sbp2p_keys.identity import PeerId
+    from sbp2p_protocol.autonat import DialResponse
     from sbp2p_protocol.multiaddr import Address
 
 _ANSWERS = {DialStatus.OK: True, DialStatus.DIAL_ERROR: False}
@@ -41,6 +44,7 @@ class ReachabilityWatch:
             valid_s=config.autonat_valid_s,
             rng=rng,
         )
+        self._asker = DialBackAsker(swarm)
         self._told = Reachability.UNKNOWN
         self._callbacks: list[Callable[[Reachability], object]] = []
         self.reason = "nobody was asked yet"
@@ -70,6 +74,10 @@ class ReachabilityWatch:
             self._machine.arrived(peer_id, connections[0].remote_address, now)
             self._tell()
 
+    def serve(self) -> None:
+        """Take dial-backs from now on."""
+        self._asker.serve()
+
     async def run(self) -> None:
         """Watch the addresses and, unless that is off, ask; for ever."""
         while True:
@@ -97,7 +105,7 @@ class ReachabilityWatch:
             connections = self._swarm.connections(peer_id)
             if (
                 said is not None
-                and AUTONAT_PROTOCOL in said.protocols
+                and not {AUTONAT_PROTOCOL, DIAL_REQUEST_PROTOCOL}.isdisjoint(said.protocols)
                 and all(each.established_at <= latest for each in connections)
             ):
                 found.append((peer_id, connections[0].remote_address))
@@ -114,9 +122,7 @@ class ReachabilityWatch:
         # with none at the scope of that peer, it may still see one of ours that we do not know
         asked = asked or [each for each in known if scope_of(each) is not Scope.HERE]
         try:
-            response = await ask_to_dial_back(
-                self._swarm, peer_id, asked, 3 * self._config.dial_back_timeout_s
-            )
+            response = await self._put(peer_id, asked)
         except Sbp2pError as error:
             observe.report_stream_failed(f"the request to be dialled by {peer_id}", error)
             return
@@ -126,6 +132,14 @@ class ReachabilityWatch:
             now = trio.current_time()
             self._machine.answered(peer_id, remote, reached=reached, now=now)
             self._tell()
+
+    async def _put(self, peer_id: PeerId, addresses: Sequence[Address]) -> DialResponse:
+        """Put the question, in the version that a server cannot answer wrongly if it has it."""
+        said = self._swarm.identified(peer_id)
+        timeout_s = 3 * self._config.dial_back_timeout_s
+        if said is not None and DIAL_REQUEST_PROTOCOL in said.protocols:
+            return await self._asker.ask(peer_id, addresses, timeout_s)
+        return await ask_to_dial_back(self._swarm, peer_id, addresses, timeout_s)
 
     def _tell(self) -> None:
         if self._machine.state is self._told:

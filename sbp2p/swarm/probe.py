@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sbp2p.connection import UpgradeError
+import trio
+
+from sbp2p.connection import TaskStatus, UpgradeError
 from sbp2p.handlers import HandlerTable
 from sbp2p.transport import DialError
 from sbp2p.upgrade import make_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from sbp2p.config import NodeConfig
     from sbp2p.connection import Connection
-    from sbp2p.transport import DialFailure, Transport
+    from sbp2p.transport import DialFailure, RawStream, Transport
     from sbp2p_keys.identity import PeerId, PrivateKey
     from sbp2p_protocol.multiaddr import Address
 
 
 class Probe:
-    """Looks at addresses for one node; call it."""
+    """Looks at addresses for one node: call it, or `visit`."""
 
     def __init__(
         self, identity: PrivateKey, config: NodeConfig, transports: Sequence[Transport]
@@ -46,9 +48,7 @@ class Probe:
         """
         peer_id = peer_id or address.peer_id
         address = address.without_peer()
-        transport = next((each for each in self._transports if each.can_dial(address)), None)
-        if transport is None:
-            raise DialError.at(address, "no transport here can dial this kind of address")
+        transport = self._transport(address)
         failures: list[DialFailure] = []
         for each in await transport.resolve(address):
             try:
@@ -57,6 +57,60 @@ class Probe:
                 failures += error.failures
         raise DialError(failures)
 
+    async def visit(
+        self,
+        address: Address,
+        peer_id: PeerId,
+        use: Callable[[Connection], Awaitable[None]],
+    ) -> None:
+        """Dial a numeric address, have `peer_id` prove its id, use the connection, and leave.
+
+        Raises:
+            DialError: nobody, or somebody else, is there; it holds the reason.
+        """
+        transport = self._transport(address)
+        raw = await transport.connect(address.without_peer())
+        connection = self._connection(raw, peer_id, lambda _: None)
+        failed: list[UpgradeError] = []
+
+        async def run(*, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
+            try:
+                await connection.run(task_status=task_status)
+            except UpgradeError as error:
+                failed.append(error)
+                task_status.started(connection)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run)
+            if not failed:
+                await use(connection)
+                await connection.aclose()
+            nursery.cancel_scope.cancel()
+        if failed:
+            raise DialError.at(address, str(failed[0])) from failed[0]
+
+    def _transport(self, address: Address) -> Transport:
+        transport = next((each for each in self._transports if each.can_dial(address)), None)
+        if transport is None:
+            raise DialError.at(address, "no transport here can dial this kind of address")
+        return transport
+
+    def _connection(
+        self,
+        raw: RawStream,
+        peer_id: PeerId | None,
+        on_established: Callable[[Connection], str | None],
+    ) -> Connection:
+        return make_connection(
+            raw,
+            self._identity,
+            self._config,
+            initiator=True,
+            expected_peer=peer_id,
+            handlers=HandlerTable(),
+            on_established=on_established,
+        )
+
     async def _look(self, transport: Transport, address: Address, peer_id: PeerId | None) -> PeerId:
         proved: list[PeerId] = []
 
@@ -64,15 +118,7 @@ class Probe:
             proved.append(connection.peer_id)
             return "this was only a look"
 
-        connection = make_connection(
-            await transport.connect(address),
-            self._identity,
-            self._config,
-            initiator=True,
-            expected_peer=peer_id,
-            handlers=HandlerTable(),
-            on_established=leave,
-        )
+        connection = self._connection(await transport.connect(address), peer_id, leave)
         try:
             await connection.run()
         except UpgradeError as error:

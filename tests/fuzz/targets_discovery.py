@@ -7,12 +7,29 @@ from typing import Final
 
 from sbp2p_protocol.address_scope import Scope, host_of, scope_of
 from sbp2p_protocol.autonat import DialBackPolicy, DialRequest, DialResponse, DialStatus
+from sbp2p_protocol.autonat2 import (
+    Data,
+    DataRequest,
+    DialOutcome,
+    NonceRequest,
+    NonceResponse,
+    RequestStatus,
+    decode_dial_back,
+    decode_message,
+    decode_thanks,
+    encode_dial_back,
+    encode_message,
+    encode_thanks,
+)
 from sbp2p_protocol.dns_message import DnsMessage, PtrRecord, Question, TxtRecord
 from sbp2p_protocol.errors import LocalProtocolError, RemoteProtocolError
 from sbp2p_protocol.framing import LengthPrefixedReader
 from sbp2p_protocol.limits import (
     AUTONAT_ADDRESSES_MAX,
+    AUTONAT_DIAL_DATA_CHUNK,
+    AUTONAT_DIAL_DATA_MAX,
     AUTONAT_MESSAGE_MAX,
+    AUTONAT_TWO_MESSAGE_MAX,
     DIAL_BACK_ADDRESSES_MAX,
     MDNS_PACKET_MAX,
     MDNS_PEERS_MAX,
@@ -67,6 +84,37 @@ def _seeds() -> list[bytes]:
     return [_unframed(message.encode()) for message in messages]
 
 
+def _autonat2(data: bytes) -> None:
+    for read in (decode_dial_back, decode_thanks):
+        attempt(RemoteProtocolError, read, data)
+    message = attempt(RemoteProtocolError, decode_message, data)
+    if isinstance(message, Refused):
+        return
+    if isinstance(message, NonceRequest):
+        expect(len(message.addresses) <= AUTONAT_ADDRESSES_MAX, "many addresses")
+        if None in message.addresses:
+            return
+    if isinstance(message, DataRequest):
+        expect(message.count <= AUTONAT_DIAL_DATA_MAX, "much data")
+    if isinstance(message, Data) and message.size > AUTONAT_DIAL_DATA_CHUNK:
+        return
+    reader = LengthPrefixedReader(AUTONAT_TWO_MESSAGE_MAX)
+    reader.feed(encode_message(message))
+    if (again := reader.next()) is not None:
+        expect_equal(decode_message(again), message, "read back")
+
+
+def _autonat2_seeds() -> list[bytes]:
+    messages = (
+        NonceRequest((_HERE, _ELSEWHERE), 2**63),
+        NonceResponse(RequestStatus.OK, 1, DialOutcome.OK),
+        DataRequest(1, 30_000),
+        Data(3),
+    )
+    frames = [*map(encode_message, messages), encode_dial_back(7), encode_thanks()]
+    return list(map(_unframed, frames))
+
+
 # -- multicast DNS ---------------------------------------------------------------------------------
 
 
@@ -114,6 +162,14 @@ def _dns_seeds() -> list[bytes]:
 
 
 TARGETS: Final = (
+    Target(
+        name="autonat2_message",
+        modules=("sbp2p_protocol.autonat2",),
+        check=_autonat2,
+        seeds=_autonat2_seeds,
+        mutations=(protobuf,),
+        max_size=2048,
+    ),
     Target(
         name="dns_message",
         modules=("sbp2p_protocol.dns_message", "sbp2p_protocol.mdns"),

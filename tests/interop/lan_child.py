@@ -46,6 +46,10 @@ async def main(seed: str, host: str) -> None:
             assert scope_of(there) is Scope.PUBLIC
             discovery.offer(Candidate(candidate.peer_id, (there,), candidate.origin))
             await swarm.connect([there])
+            asker = discovery._reach._asker  # who takes the dial-backs of this node
+            answer = await asker.ask(candidate.peer_id, [own], 10.0)
+            reached = answer.address.text if answer.address is not None else ""
+            say(second=answer.status.name, text=answer.text, address=reached)
             try:
                 answer = await ask_to_dial_back(swarm, candidate.peer_id, [own], 10.0)
             except Sbp2pError as error:

@@ -91,8 +91,11 @@ async def test_each_finds_the_other_and_we_dial_it_back() -> None:
                 assert found["found"] == own["peer"]
                 assert any(each.startswith("/ip4/10.77.0.1/tcp/") for each in found["addresses"])
                 await ours.tell(f"/ip4/{PUBLIC[1]}/tcp/4001")
-                # its server takes the connection that is there for the one it was to make, finds
-                # that the address differs, and closes it: nothing is learned, and nothing breaks
+                answer = await ours.wait_for("second")
+                assert answer["second"] == "OK", answer
+                assert answer["address"] == own["address"].partition("/p2p/")[0]
+                # its server of the first version takes the connection that is there for the one it
+                # was to make, sees that the address differs, and closes it: nothing breaks
                 assert (await ours.wait_for("failed"))["failed"] == "PeerUnreachableError"
                 await theirs.tell(own["address"])
                 answer = await theirs.wait_for("status")

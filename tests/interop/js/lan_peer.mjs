@@ -3,6 +3,7 @@
 import { noise } from '@chainsafe/libp2p-noise'
 import { yamux } from '@chainsafe/libp2p-yamux'
 import { autoNAT } from '@libp2p/autonat'
+import { autoNATv2 } from '@libp2p/autonat-v2'
 import { identify } from '@libp2p/identify'
 import { mdns } from '@libp2p/mdns'
 import { tcp } from '@libp2p/tcp'
@@ -20,7 +21,11 @@ const node = await createLibp2p({
   connectionEncrypters: [noise()],
   streamMuxers: [yamux()],
   peerDiscovery: [mdns({ interval: 1000 })],
-  services: { identify: identify(), autonat: autoNAT({ startupDelay: 600_000 }) },
+  services: {
+    identify: identify(),
+    autonat: autoNAT({ startupDelay: 600_000 }),
+    autonat2: autoNATv2({ startupDelay: 600_000 })
+  },
   connectionMonitor: { enabled: false }
 })
 node.addEventListener('peer:discovery', event => {
