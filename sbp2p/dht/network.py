@@ -1,7 +1,8 @@
 """What the DHT needs of the world, and what the world needs of the DHT.
 
-There are two worlds: `SwarmNetwork`, streams over real connections, and `sbp2p.testing.kad_network`,
-thousands of nodes in one process without connections. The DHT above is the same code in both.
+There are two worlds: `SwarmNetwork`, streams over real connections, and the virtual one of
+`sbp2p.testing.kad_network`, thousands of nodes in one process without connections. The DHT above is
+the same code in both.
 """
 
 from __future__ import annotations
