@@ -115,6 +115,9 @@ class ExchangeConfig:
     """How long a fetch goes on while nobody connected can give it anything it needs."""
     retry_s: float = 1.0
     """Wait before a peer that left is tried again; doubles each time, up to a minute."""
+    ahead_s: float = 2.0
+    """How much is asked of peers that fetch the same, in seconds of this node's rate; at least ten
+    blocks. More keeps the link busy in any case, less has each block sooner, to pass it on."""
     max_sources: int = 64
     """Peers that one fetch asks at the same time."""
     write_queue_bytes: int = 8 * MIB
@@ -318,6 +321,8 @@ class NamingConfig:
     """Wait before a publication that no server took is tried again; doubles, up to an hour."""
     lookup_timeout_s: float = 30.0
     """Getting a record, and again finding its catalog."""
+    lookup_grace_s: float = 10.0
+    """How much longer the pointer is waited for when connected peers have answered."""
     ask_timeout_s: float = 5.0
     """Peers that are connected tell what they know of a name within this, or are not waited for."""
     ask_peers_max: int = 32

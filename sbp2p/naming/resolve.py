@@ -87,6 +87,8 @@ class _Inquiry:
     found: list[_Found] = field(default_factory=list)
     helpers: dict[PeerId, Source] = field(default_factory=dict)
     failures: list[Sbp2pError] = field(default_factory=list)
+    lookup: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Of the way over the pointer; it gets a deadline when peers have answered."""
 
 
 class Resolver:
@@ -170,16 +172,17 @@ class Resolver:
     # -- the pointer ----------------------------------------------------------------------------
 
     async def _follow_pointer(self, inquiry: _Inquiry) -> None:
-        try:
-            catalog = await self._read_catalog(inquiry)
-        except Sbp2pError as error:
-            inquiry.failures.append(error)
-            return
-        if catalog is not None:
-            inquiry.listed = tuple(catalog.models)
-            entry = catalog.find(inquiry.name, inquiry.version)
-            if entry is not None:
-                inquiry.found.append(_Found(entry, "pointer" if inquiry.heard else "kept"))
+        with inquiry.lookup:
+            try:
+                catalog = await self._read_catalog(inquiry)
+            except Sbp2pError as error:
+                inquiry.failures.append(error)
+                return
+            if catalog is not None:
+                inquiry.listed = tuple(catalog.models)
+                entry = catalog.find(inquiry.name, inquiry.version)
+                if entry is not None:
+                    inquiry.found.append(_Found(entry, "pointer" if inquiry.heard else "kept"))
 
     async def _read_catalog(self, inquiry: _Inquiry) -> Catalog | None:
         """Return what the best pointer that is valid now leads to; None if there is none."""
@@ -290,6 +293,7 @@ class Resolver:
                 document, manifest = await self._exchange.resolve(link, sources=sources)
                 entry = CatalogEntry(manifest.version, manifest.cid)
                 inquiry.found.append(_Found(entry, "peers", document.to_bytes()))
+                inquiry.lookup.deadline = trio.current_time() + self._config.lookup_grace_s
         except Sbp2pError as error:
             inquiry.failures.append(error)
 

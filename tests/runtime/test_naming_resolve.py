@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
 from sbp2p.calls import InlineCalls
 from sbp2p.errors import NotFoundError, PeerMisbehavedError, PeerUnreachableError
@@ -136,6 +137,24 @@ async def test_connected_peers_tell_without_a_dht(
                 resolved = await naming.resolve(PUBLISHER.peer_id, "model")
                 assert (resolved.version, resolved.origin) == (1, "peers")
                 assert (resolved.age_s, resolved.sequence) == (None, None)
+
+
+async def test_a_slow_dht_does_not_hold_up_what_peers_have_told(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_naming_lab(tmp_path) as lab:
+        publisher = await lab.host()
+        await publisher.node.publish(small_version(5))
+        reader = await lab.host()
+
+        async def never(key: bytes, *, quorum: int | None = None) -> None:
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(reader.dht, "get_value", never)
+        began = trio.current_time()
+        resolved = await reader.naming.resolve(PUBLISHER.peer_id, "model")
+        assert (resolved.version, resolved.origin) == (1, "peers")
+        assert trio.current_time() - began < CONFIG.lookup_grace_s + 5
 
 
 # -- old news --------------------------------------------------------------------------------------
