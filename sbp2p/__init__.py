@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StoreError,
         TrustError,
     )
+    from sbp2p.naming import Evidence, Following, ResolvedName
     from sbp2p.node import (
         Damage,
         Description,
@@ -65,6 +66,7 @@ _HOMES: Final = {
         "accept_new",
         "refuse_new",
     ),
+    "sbp2p.naming": ("Evidence", "Following", "ResolvedName"),
     "sbp2p.roles": ("Role", "Rules"),
     "sbp2p.swarm": ("Gate",),
     "sbp2p_protocol.link": ("parse_link",),
@@ -76,7 +78,9 @@ __all__ = [
     "ConfigError",
     "Damage",
     "Description",
+    "Evidence",
     "FetchResult",
+    "Following",
     "Gate",
     "LimitsConfig",
     "Node",
@@ -86,6 +90,7 @@ __all__ = [
     "PeerUnreachableError",
     "Progress",
     "PublishResult",
+    "ResolvedName",
     "Role",
     "Rules",
     "Sbp2pError",
