@@ -37,6 +37,7 @@ T = TypeVar("T")
 SEED_VARIABLE: Final = "SBP2P_SEED"
 SEEDS_VARIABLE: Final = "SBP2P_SEEDS"
 TRACE_VARIABLE: Final = "SBP2P_TRACE"
+_PREFIX: Final = "sbp2p-virtual-"
 _MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108  # Linux: files that no disk slows down
 
 
@@ -121,12 +122,34 @@ def _folder(given: Path | None) -> Iterator[Path]:
     if given is not None:
         yield given
         return
-    parent = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
-    made = Path(tempfile.mkdtemp(prefix="sbp2p-virtual-", dir=parent))
+    memory = os.access(_MEMORY_FOLDER, os.W_OK)
+    parent = _MEMORY_FOLDER if memory else Path(tempfile.gettempdir())
+    _remove_abandoned(parent)
+    made = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
     try:
         yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of runs that were killed: in memory they would stay until a reboot."""
+    for folder in parent.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not _is_alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name != "posix":
+        return True  # no signal 0 there; and a disk holds more than memory
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @contextmanager

@@ -393,6 +393,31 @@ def test_a_failure_says_how_to_repeat_it(tmp_path: Path) -> None:
     assert "SBP2P_SEED=41" in caught.value.__notes__[0]
 
 
+def test_what_killed_runs_have_left_is_removed() -> None:
+    script = (
+        "import os\nfrom sbp2p.testing import run_virtual\n"
+        "async def main(network):\n"
+        "    print(network.folder, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "run_virtual(main)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    left = Path(killed.stdout.strip())
+    assert left.is_dir()
+
+    async def main(network: VirtualNetwork) -> Path:
+        return network.folder
+
+    assert not run_virtual(main).exists()
+    assert not left.exists()
+
+
 def test_a_run_that_hangs_is_given_up() -> None:
     async def main(network: VirtualNetwork) -> None:
         await network.add_node("one")
