@@ -56,7 +56,7 @@ BLOCKS_PER_S = 10
 SIZES = (8, 64, 256)
 QUICK_SIZES = (4, 16)
 KNOWN = 32
-"""Other leechers that each one knows from the start."""
+"""Other leechers that each one knows from the start, and asks at the most."""
 LATENCY_S = (0.005, 0.05)
 RECEIVE_BUFFER = 128 * KIB
 """Of each connection: 256 nodes in one process have no memory for the default. What a connection
@@ -120,7 +120,7 @@ class Race:
         self._block_bytes = BLOCK_BYTES[leechers]
         self._rate = float(BLOCKS_PER_S * self._block_bytes)
         self._config = NodeConfig(
-            exchange=POLICIES[policy],
+            exchange=replace(POLICIES[policy], max_sources=KNOWN + 1),
             connection=ConnectionConfig(receive_buffer_bytes=RECEIVE_BUFFER),
             dht=DhtConfig(enabled=False),
             discovery=DiscoveryConfig(enabled=False),
@@ -278,7 +278,7 @@ def main() -> int:
     """Run every race and print what came of it."""
     options = _options().parse_args()
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
-    blocks = QUICK_BLOCKS if options.quick else BLOCKS
+    blocks = options.blocks or (QUICK_BLOCKS if options.quick else BLOCKS)
     races = [Race(policy, size, blocks) for size in sizes for policy in options.policies]
     if not options.no_free_riders:
         count = sizes[0] if len(sizes) == 1 else sizes[min(1, len(sizes) - 1)]
@@ -309,6 +309,7 @@ def _options() -> argparse.ArgumentParser:
     made = parser(__doc__ or "")
     made.add_argument("--sizes", type=int, nargs="+", choices=sorted(BLOCK_BYTES), metavar="N")
     made.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    made.add_argument("--blocks", type=int, metavar="N", help="of the file, at ten a second")
     made.add_argument("--no-free-riders", action="store_true", help="leave that race out")
     made.add_argument("--seed", type=int, default=1, help="of the virtual network")
     made.add_argument(
