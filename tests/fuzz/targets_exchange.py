@@ -238,7 +238,7 @@ def _client(data: bytes) -> None:
             break
         now += 4.0
         client.handle_timer(now)
-        client.expected_wait(now)
+        client.expected_wait(DIGESTS[5], now)
         drained(client.next_event)
         if not client.closed and client.room() > 0 and client.room_requests() > 0:
             client.request([(DIGESTS[5], 10)], now)
