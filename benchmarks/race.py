@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 PATIENCE_FACTOR = 6
 """Fluid limits after which whoever is not done is said to have failed."""
 PATIENCE_S = 30.0
+READY_S = 4 * START_TIMEOUT_S
+"""Seventeen interpreters start at once, and perhaps the machine has other things to do."""
+TRACE_S = 2.0
 
 
 class Team(Protocol):
@@ -64,6 +67,15 @@ class Plan:
     """Leechers that are killed when half of the fluid limit is over."""
 
 
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """How full each link was, up and down, in the time up to `at_s`, as a share of its rate."""
+
+    at_s: float
+    up: list[float]
+    down: list[float]
+
+
 @dataclass(kw_only=True, slots=True)
 class Outcome:
     """What came of a race."""
@@ -87,6 +99,8 @@ class Outcome:
     """What each leecher's link carried downwards, headers included."""
     cpu_s: dict[str, float] = field(default_factory=dict)
     rss_mb: dict[str, float] = field(default_factory=dict)
+    link_use: list[LinkUse] = field(default_factory=list)
+    """How full the links were over time, if that was to be traced."""
     idle_share: float = 0.0
     """Of all cores' time during the race: near 0 the cores were the limit, not the links."""
 
@@ -191,8 +205,14 @@ class _Runner:
 class Race:
     """Runs one team over hosts, the first of which is the seeder's."""
 
-    def __init__(self, team: Team, hosts: Sequence[Host], plan: Plan) -> None:
+    def __init__(
+        self, team: Team, hosts: Sequence[Host], plan: Plan, *, trace: bool = False
+    ) -> None:
+        """Take what a race needs; with `trace`, which costs a tenth of a core, watch the links."""
         self._team = team
+        self._trace = trace
+        self._link_use: list[LinkUse] = []
+        self._over = threading.Event()
         self._hosts = hosts
         self._plan = plan
         self._events: queue.SimpleQueue[tuple[_Runner, dict[str, Any] | None]] = queue.SimpleQueue()
@@ -203,15 +223,22 @@ class Race:
         """Run to the end and compare the copies; every process is gone afterwards."""
         try:
             began, idle_before = self._begin()
+            tracer = threading.Thread(target=self._trace_links, args=(began,))
+            if self._trace:
+                tracer.start()
             self._wait_done(began)
             waited = time.monotonic() - began
             idle = (_idle_s() - idle_before) / waited / (os.cpu_count() or 1)
             traffic = [host.traffic() for host in self._hosts]
+            self._over.set()
+            if self._trace:
+                tracer.join()
         except BaseException:
             for runner in self._runners:
                 runner.kill()
             raise
         finally:
+            self._over.set()
             for runner in self._runners:
                 runner.close_input()
             for runner in self._runners:
@@ -241,6 +268,7 @@ class Race:
                 "seeder": seeder.usage.rss_mb,
                 "leechers": max(each.usage.rss_mb for each in leechers),
             },
+            link_use=self._link_use,
             idle_share=max(0.0, idle),
         )
 
@@ -251,7 +279,7 @@ class Race:
         argvs += [self._team.leecher(host, number) for number, host in enumerate(others)]
         for host, argv in zip(self._hosts, argvs, strict=True):
             self._runners.append(_Runner(host.command(argv), self._events))
-        self._wait(lambda: all(each.ready for each in self._runners), 2 * START_TIMEOUT_S)
+        self._wait(lambda: all(each.ready for each in self._runners), READY_S)
         addresses = [each.ready["address"] for each in self._runners]
         lines = [json.dumps(self._team.signal(number, addresses)) for number in range(len(others))]
         began, idle = time.monotonic(), _idle_s()
@@ -274,6 +302,19 @@ class Race:
                 runner.kill()
         end = began + PATIENCE_FACTOR * self._plan.limit_s + PATIENCE_S
         self._wait(over, end - time.monotonic(), required=False)
+
+    def _trace_links(self, began: float) -> None:
+        """Note every TRACE_S how full the links were since the last time."""
+        at, before = began, [host.traffic() for host in self._hosts]
+        while not self._over.wait(TRACE_S):
+            now, traffic = time.monotonic(), [host.traffic() for host in self._hosts]
+            both = list(zip(self._hosts, before, traffic, strict=True))
+            up = [8 * (new.up - old.up) / (now - at) / host.link.up for host, old, new in both]
+            down = [
+                8 * (new.down - old.down) / (now - at) / host.link.down for host, old, new in both
+            ]
+            self._link_use.append(LinkUse(now - began, _rounded(up), _rounded(down)))
+            at, before = now, traffic
 
     def _wait(
         self, condition: Callable[[], bool], seconds: float, *, required: bool = True
@@ -342,6 +383,17 @@ TABLE_HEAD = (
     f"{'':<30}{'T* s':>8}{'first':>8}{'median':>8}{'last':>8}{'/T*':>8}{'done':>8} "
     f"{'up/F':>8}{'payl/F':>8}{'dup %':>8}{'CPU s':>8}{'idle %':>7}"
 )
+
+
+def print_link_use(outcome: Outcome) -> None:
+    """Print how full the links were over time, in percent, the seeder's first."""
+    for use in outcome.link_use:
+        columns = [" ".join(f"{100 * each:4.0f}" for each in side) for side in (use.up, use.down)]
+        print(f"{use.at_s:8.1f} s   up {columns[0]}   down {columns[1]}")
+
+
+def _rounded(shares: Sequence[float]) -> list[float]:
+    return [round(each, 3) for each in shares]
 
 
 def _idle_s() -> float:

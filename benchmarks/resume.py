@@ -152,7 +152,7 @@ class Seeder:
         self._process = start(argv, stdin=subprocess.DEVNULL, stderr=None, env=None)
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
-        if not self._seeding.wait(START_TIMEOUT_S):
+        if not self._seeding.wait(4 * START_TIMEOUT_S):
             raise SystemExit("the seeder did not get ready in time")
 
     def _listen(self) -> None:

@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING
 from benchmarks import netns
 from benchmarks.data import MIB, fresh_folder, model_file
 from benchmarks.harness import Claim, Sample, parser, print_table, report
-from benchmarks.race import TABLE_HEAD, Outcome, Plan, Race, fluid_limit, sha256, table_row
+from benchmarks.race import (
+    TABLE_HEAD,
+    Outcome,
+    Plan,
+    Race,
+    fluid_limit,
+    print_link_use,
+    sha256,
+    table_row,
+)
 from benchmarks.teams import Libtorrent, Sbp2p
 
 if TYPE_CHECKING:
@@ -105,9 +114,10 @@ QUICK_TEAMS = ["sbp2p", "libtorrent tuned super"]
 class Rig:
     """Runs scenarios, all with one file."""
 
-    def __init__(self, source: Path, *, sync: bool = True) -> None:
+    def __init__(self, source: Path, *, sync: bool = True, trace: bool = False) -> None:
         """Take the file; with `sync`, write out all dirty pages before each race."""
         self._source = source
+        self._trace = trace
         self._sync = sync
         self._size = source.stat().st_size
         self._digest = sha256(source)
@@ -126,7 +136,7 @@ class Rig:
         team = TEAMS[name](work, self._source)
         try:
             with netns.network(scenario.links()) as hosts:
-                return Race(team, hosts, plan).run()
+                return Race(team, hosts, plan, trace=self._trace).run()
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -156,6 +166,7 @@ def print_races(races: Races) -> None:
         for team, outcomes in teams.items():
             for outcome in outcomes:
                 print(table_row(f"{name} {team}", outcome))
+                print_link_use(outcome)
     print()
 
 
@@ -226,6 +237,7 @@ def _arguments() -> argparse.Namespace:
     made.add_argument("--rate", type=int, default=RATE, help=f"Mbit/s of a link; default {RATE}")
     made.add_argument("--sizes", type=int, nargs="+", metavar="N", help="leechers on equal links")
     made.add_argument("--only", nargs="+", metavar="NAME", help="scenarios: a size, unequal, churn")
+    made.add_argument("--trace", action="store_true", help="show how full the links were, too")
     made.add_argument("--teams", nargs="+", choices=list(TEAMS), help="default: all that count")
     return made.parse_args()
 
@@ -245,7 +257,8 @@ def main() -> int:
     chosen = {name: each for name, each in chosen.items() if not args.only or name in args.only}
     teams = args.teams or (QUICK_TEAMS if args.quick else DEFAULT_TEAMS)
     size = (args.mib or (QUICK_MIB if args.quick else FULL_MIB)) * MIB
-    races = run_all(Rig(model_file(size), sync=not args.quick), chosen, teams, args.rounds or 1)
+    rig = Rig(model_file(size), sync=not args.quick, trace=args.trace)
+    races = run_all(rig, chosen, teams, args.rounds or 1)
     samples = {
         f"{name} {team}": [_sample(each) for each in outcomes]
         for name, found in races.items()
