@@ -21,10 +21,19 @@ FINDING = {"--bootstrap", "--no-lan", "--network"}
 OPTIONS: dict[str, set[str]] = {
     "id": {"--passphrase"},
     "publish": {"--name", "--version", "--meta", "--parent", "--web-seed"},
-    "seed": {"--name", "--listen", "--allow", "--deny", "--no-bench", *LIMITS, *FINDING},
+    "seed": {
+        "--name",
+        "--listen",
+        "--allow",
+        "--deny",
+        "--no-bench",
+        "--announce",
+        *LIMITS,
+        *FINDING,
+    },
     "get": {
         *("--to", "--files", "--tensors", "--peer", "--overwrite", "--trust-new"),
-        *("--seed", "--listen", "--patience", "--web-seed", "--web"),
+        *("--seed", "--listen", "--patience", "--web-seed", "--web", "--announce"),
         *("--unpinned", "--quota"),
         *LIMITS,
         *FINDING,
