@@ -224,7 +224,7 @@ class DiscoveryConfig:
     providers_max: int = 20
     """Providers that a fetch takes of one lookup in the DHT."""
     announce_wait_s: float = 5.0
-    """How long changes are collected before they are announced."""
+    """After an announcement, how long changes are collected for the next one."""
     announce: Literal["versions", "blocks"] = "versions"
     """What of each version is put into the DHT: a constant number of records, or every block, so
     that each can be found by its own CID, whatever version it is looked for in."""

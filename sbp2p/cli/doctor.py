@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 SICK: Final = 10
 """The exit code when something is bad."""
 _WAIT_S: Final = 5.0
+_SETTLE_S: Final = 2.5
+"""Longer than two connections count as made at the same time, of which the swarm gives up one."""
 _CONNECTIONS: Final = 4
 """Peers that are connected to if so many are known: as many as decide about reachability."""
 
@@ -92,10 +94,9 @@ def _run(
     from .session import given_passphrase, with_node
 
     wanted = None if target is None else _parse(target)
-    # what was found out here is told at once: nothing needs to settle first
     discovery = replace(
         finding.discovery(stays=False),
-        autonat_settle_s=0.0,
+        autonat_settle_s=_SETTLE_S,
         autonat_ask_s=0.2,
         wanted_connections=_CONNECTIONS,
     )

@@ -6,15 +6,17 @@ files only are if the configuration says so: 14,000 records for one model cost t
 more than they help those who look for the model, who find it by its root. What this node's role
 keeps it from sending is not announced.
 
-Changes (a version published, fetched, removed; other addresses) are collected for
-`announce_wait_s`. Nothing is announced while the DHT knows no server, or while there is no address
-that others could dial. That keys are announced again in time is the DHT's own business.
+Changes (a version published, fetched, removed; other addresses) are announced at once after a quiet
+time, and otherwise collected for `announce_wait_s`. Nothing is announced while the DHT knows no
+server, or while there is no address that others could dial. That keys are announced again in time
+is the DHT's own business.
 
 Error cases: none leaves; what no server took is tried again with the next change, or by the DHT.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from sbp2p.dht import AnnounceReport, Dht
     from sbp2p.store import Store, VersionRecord
     from sbp2p.swarm import Swarm
+    from sbp2p_protocol.multiaddr import Address
 
 FILES_MAX: Final = 64
 """Files of one version that are announced: the shards of a large model, not its thousand notes."""
@@ -55,6 +58,9 @@ class Announcing:
         self._config = config
         self._calls = calls
         self._announced: set[bytes] = set()
+        self._announced_at = -math.inf
+        self._addresses: frozenset[Address] = frozenset()
+        """Those that were announced last: with others, everything is announced anew."""
         self._changes = trio.Event()
         self._done = trio.Condition()
 
@@ -87,7 +93,8 @@ class Announcing:
                 if self._swarm.announced_addresses():
                     await self._announce()
                 await self._changes.wait()
-                await trio.sleep(self._config.announce_wait_s)
+                # at once after a quiet time; what follows closely goes together
+                await trio.sleep_until(self._announced_at + self._config.announce_wait_s)
 
     async def _watch_addresses(self) -> None:
         while True:
@@ -105,9 +112,11 @@ class Announcing:
         gone = self._announced - wanted
         self._dht.stop_providing(gone)
         self._announced -= gone
-        missing = wanted - self._announced
+        addresses = frozenset(self._swarm.announced_addresses())
+        missing = wanted - self._announced if addresses == self._addresses else wanted
         if not missing:
             return
+        self._announced_at = trio.current_time()
         try:
             self.report = await self._dht.provide_many(sorted(missing))
         except Sbp2pError as error:
@@ -115,6 +124,7 @@ class Announcing:
             return
         if self.report.announced:
             self._announced |= missing
+            self._addresses = addresses
             async with self._done:
                 self._done.notify_all()
 
