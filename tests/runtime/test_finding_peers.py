@@ -13,7 +13,9 @@ from sbp2p.config import DiscoveryConfig, NodeConfig
 from sbp2p.discovery import Candidate, Origin
 from sbp2p.errors import NotFoundError, PeerUnreachableError
 from sbp2p.node import Node, accept_new
+from sbp2p.node.finding_peers import provider_key
 from sbp2p_protocol.link import NameLink
+from sbp2p_protocol.multiaddr import parse_address
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,3 +111,23 @@ async def test_a_name_and_one_node_are_enough(tmp_path: Path, model: Path) -> No
             assert seen.manifest.cid == version.cid
             result = await bob.fetch(version.link(), to=tmp_path / "copy")
             assert [peer for peer, _ in result.peers] == [alice.peer_id]
+
+
+async def test_a_node_that_moves_is_announced_where_it_is(tmp_path: Path, model: Path) -> None:
+    async with Node(home=tmp_path / "hub", listen=LOOPBACK, config=config()) as hub:
+        known = config(hub.addresses[0])
+        async with Node(home=tmp_path / "alice", listen=LOOPBACK, config=known) as alice:
+            version = await alice.publish(model, name="model")
+            await alice.wait_announced(version)
+            announcing = alice._open.parts.announcing
+            assert announcing is not None
+            async with announcing._done:  # so that it cannot be through before it is waited for
+                await alice.swarm.listen(parse_address(LOOPBACK[0]))
+                with trio.fail_after(10):
+                    await announcing._done.wait()
+            assert hub.dht is not None
+            async with hub.dht.find_providers(provider_key(version.cid), count=1) as search:
+                (found,) = [provider async for provider in search]
+            told = {each.without_peer() for each in found.addresses}
+            assert told == {each.without_peer() for each in alice.addresses}
+            assert len(told) == 2
