@@ -115,9 +115,6 @@ class ExchangeConfig:
     """How long a fetch goes on while nobody connected can give it anything it needs."""
     retry_s: float = 1.0
     """Wait before a peer that left is tried again; doubles each time, up to a minute."""
-    ahead_s: float = 2.0
-    """How much is asked of peers that fetch the same, in seconds of this node's rate; at least ten
-    blocks. More keeps the link busy in any case, less has each block sooner, to pass it on."""
     max_sources: int = 64
     """Peers that one fetch asks at the same time."""
     write_queue_bytes: int = 8 * MIB

@@ -33,16 +33,12 @@ from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from .bitmap import bitmap_size
 from .errors import LocalProtocolError, RemoteProtocolError
 from .exchange_debts import Debts
 from .exchange_events import (
-    BitsArrived,
     BlockArrived,
-    BlocksGained,
     Choked,
     ClientEvent,
-    EverythingGained,
     Greeted,
     NodeArrived,
     NodeRejected,
@@ -66,7 +62,6 @@ from .exchange_messages import (
     GetVersion,
     Goodbye,
     GoodbyeCode,
-    Got,
     Have,
     HaveAll,
     HaveBitmap,
@@ -80,17 +75,14 @@ from .exchange_messages import (
     Subscribe,
     Unsubscribe,
     VersionHeader,
-    Wants,
     decode_message,
     encode_message,
 )
+from .exchange_news import checked, got_messages, peers_messages, wants_messages
 from .framing import encode_length_prefixed
 from .limits import (
-    EXCHANGE_BITMAP_CHUNK,
-    EXCHANGE_HAVE_BATCH,
     EXCHANGE_NODES_BATCH,
     EXCHANGE_QUEUE_MAX,
-    EXCHANGE_RECORDS_BATCH,
     EXCHANGE_REQUEST_BATCH,
 )
 
@@ -202,21 +194,16 @@ class ExchangeClient:
     def tell_wants(self, subscription: int, bits: bytes) -> None:
         """Tell the peer which blocks are wanted, as a whole bitmap; empty chunks are left out."""
         self._require_subscribed(subscription)
-        for at in range(0, len(bits), EXCHANGE_BITMAP_CHUNK):
-            chunk = bits[at : at + EXCHANGE_BITMAP_CHUNK]
-            if at == 0 or any(chunk):
-                self._send(Wants(subscription, at * 8, chunk))
+        self._send(*wants_messages(subscription, bits))
 
     def tell_got(self, subscription: int, indices: Sequence[int]) -> None:
         """Tell the peer which blocks this side has now."""
         self._require_subscribed(subscription)
-        for at in range(0, len(indices), EXCHANGE_HAVE_BATCH):
-            self._send(Got(subscription, tuple(indices[at : at + EXCHANGE_HAVE_BATCH])))
+        self._send(*got_messages(subscription, indices))
 
     def tell_peers(self, root: Cid, records: Sequence[bytes]) -> None:
         """Tell the peer of others that have to do with a root, by their signed records."""
-        for at in range(0, len(records), EXCHANGE_RECORDS_BATCH):
-            self._send(Peers(root, tuple(records[at : at + EXCHANGE_RECORDS_BATCH])))
+        self._send(*peers_messages(root, records))
 
     def _require_subscribed(self, subscription: int) -> None:
         if self._subscriptions.get(subscription, -1) < 0:
@@ -322,8 +309,8 @@ class ExchangeClient:
         """Whether `data_to_send` would return anything."""
         return bool(self._out)
 
-    def _send(self, message: Message) -> None:
-        self._out.append(encode_length_prefixed(encode_message(message)))
+    def _send(self, *messages: Message) -> None:
+        self._out += [encode_length_prefixed(encode_message(message)) for message in messages]
 
     # -- bytes in -------------------------------------------------------------------------------
 
@@ -493,16 +480,7 @@ class ExchangeClient:
             raise RemoteProtocolError(f"news about {message.subscription}, which nobody follows")
         if size < 0:
             return
-        match message:
-            case HaveAll():
-                self._events.append(EverythingGained(message.subscription))
-            case Have():
-                if any(index >= size for index in message.indices):
-                    raise RemoteProtocolError(f"a block index beyond the version's {size} blocks")
-                self._events.append(BlocksGained(message.subscription, message.indices))
-            case HaveBitmap():
-                _check_bits(message, size)
-                self._events.append(BitsArrived(message.subscription, message.start, message.bits))
+        self._events.append(checked(message, size))
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -520,12 +498,3 @@ class ExchangeClient:
     def resume(self, now: float) -> None:
         """Say that this side did not read until now, so the peer is not to blame."""
         self._debts.resume(now)
-
-
-def _check_bits(message: HaveBitmap, size: int) -> None:
-    end = message.start // 8 + len(message.bits)
-    if end > bitmap_size(size):
-        raise RemoteProtocolError(f"a bitmap beyond the version's {size} blocks")
-    padding = size % 8
-    if padding and end == bitmap_size(size) and message.bits and message.bits[-1] >> padding:
-        raise RemoteProtocolError("a bitmap with padding bits set")

@@ -58,9 +58,7 @@ from .exchange_messages import (
     Goodbye,
     GoodbyeCode,
     Got,
-    Have,
     HaveAll,
-    HaveBitmap,
     Hello,
     Message,
     NotFound,
@@ -76,13 +74,11 @@ from .exchange_messages import (
     decode_message,
     encode_message,
 )
+from .exchange_news import bitmap_messages, have_messages, peers_messages
 from .framing import encode_length_prefixed
 from .limits import (
     EXCHANGE_ASKED_MAX,
-    EXCHANGE_BITMAP_CHUNK,
-    EXCHANGE_HAVE_BATCH,
     EXCHANGE_QUEUE_MAX,
-    EXCHANGE_RECORDS_BATCH,
     EXCHANGE_REQUEST_BATCH,
     EXCHANGE_SUBSCRIPTIONS_MAX,
 )
@@ -167,10 +163,11 @@ class ExchangeServer:
         """Bytes that `data_to_send` would return. Stop reading above EXCHANGE_OUTPUT_MAX."""
         return self._output_size
 
-    def _send(self, message: Message) -> None:
-        frame = encode_length_prefixed(encode_message(message))
-        self._out.append(frame)
-        self._output_size += len(frame)
+    def _send(self, *messages: Message) -> None:
+        for message in messages:
+            frame = encode_length_prefixed(encode_message(message))
+            self._out.append(frame)
+            self._output_size += len(frame)
 
     # -- answers --------------------------------------------------------------------------------
 
@@ -178,6 +175,11 @@ class ExchangeServer:
     def queued(self) -> int:
         """Requests that wait to be taken by `next_wanted`."""
         return len(self._waiting)
+
+    @property
+    def owed(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._waiting) + len(self._serving)
 
     def next_wanted(self) -> Wanted | None:
         """Take the oldest request; answer it with `block_header` and bytes, or `reject`."""
@@ -239,24 +241,18 @@ class ExchangeServer:
 
     def send_bits(self, subscription: int, bits: bytes) -> None:
         """Tell a subscriber the whole bitmap; runs of empty chunks are left out."""
-        if subscription not in self._subscriptions:
-            return
-        for at in range(0, len(bits), EXCHANGE_BITMAP_CHUNK):
-            chunk = bits[at : at + EXCHANGE_BITMAP_CHUNK]
-            if any(chunk):
-                self._send(HaveBitmap(subscription, at * 8, chunk))
+        if subscription in self._subscriptions:
+            self._send(*bitmap_messages(subscription, bits))
 
     def send_have(self, subscription: int, indices: Sequence[int]) -> None:
         """Tell a subscriber about blocks gained since."""
         if subscription in self._subscriptions:
-            for at in range(0, len(indices), EXCHANGE_HAVE_BATCH):
-                self._send(Have(subscription, tuple(indices[at : at + EXCHANGE_HAVE_BATCH])))
+            self._send(*have_messages(subscription, indices))
 
     def send_peers(self, root: Cid, records: Sequence[bytes]) -> None:
         """Tell the peer of others that have to do with a root, by their signed records."""
         if self.state is ServerState.OPEN:
-            for at in range(0, len(records), EXCHANGE_RECORDS_BATCH):
-                self._send(Peers(root, tuple(records[at : at + EXCHANGE_RECORDS_BATCH])))
+            self._send(*peers_messages(root, records))
 
     def choke(self, *, choked: bool) -> None:
         """Serve the peer's requests for leaf blocks no longer, or again."""

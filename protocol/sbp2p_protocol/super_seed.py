@@ -10,13 +10,14 @@ others wait.
 
     a block is     until
     fresh          it is revealed, or a peer is known to have it
-    revealed       it was sent; or it waits for `PATIENCE_S` or its peer left: fresh again
+    revealed       it was sent; or its peer left, or does not ask for `PATIENCE_S`: fresh again
     out            for good: somebody has it
 
 Once every block is out, there is nothing to hold back, and everybody is shown everything. A peer
-that nothing fresh is left for before gets what it lacks from others; after `DRY_S` it is shown
-everything, too, since it may be that it cannot reach them, or that nobody wants the rest. Only what
-a peer wants is revealed to it, so one that fetches a part, or resumes, is not slowed.
+that nothing fresh is left for before gets what it lacks from others. When nothing that it wants is
+on its way to them either, and `DRY_S` later it is still dry, it is shown everything, too: it may be
+that it cannot reach them. Only what a peer wants is revealed to it, so one that fetches a part, or
+resumes, is not slowed.
 
 Cost: each peer goes through one shuffled order of all blocks once, a few operations a block.
 """
@@ -38,12 +39,10 @@ PeerKey = TypeVar("PeerKey")
 WINDOW_MIN: Final = 2
 """Blocks: one that is being sent and one that is asked for meanwhile."""
 WINDOW_MAX: Final = 256
-PATIENCE_S: Final = 8.0
-"""After so long a block that was revealed and not sent is revealed to somebody else, too."""
-
+PATIENCE_S: Final = 5.0
+"""After so long a block that was revealed and not asked for is revealed to somebody else, too."""
 DRY_S: Final = 3.0
-"""After so long with nothing fresh a peer is shown everything. The last blocks of the others are
-sent in that time."""
+"""After so long with nothing to come a peer is shown everything."""
 
 
 class _Peer:
@@ -81,8 +80,18 @@ class SuperSeed(Generic[PeerKey]):
 
     def is_open(self, peer: PeerKey, now: float) -> bool:
         """Whether a peer may know that everything is here."""
-        dry_since = self._peers[peer].dry_since
-        return self._out_count == self._size or (dry_since is not None and now - dry_since >= DRY_S)
+        if self._out_count == self._size:
+            return True
+        entry = self._peers[peer]
+        if entry.dry_since is None or now - entry.dry_since < DRY_S:
+            return False
+        wants = entry.wants
+        for other in self._peers.values():
+            for index in other.pending:
+                if other is not entry and wants[index >> 3] >> (index & 7) & 1:
+                    entry.dry_since = now  # it will hear of it
+                    return False
+        return True
 
     @property
     def out_count(self) -> int:
@@ -178,14 +187,20 @@ class SuperSeed(Generic[PeerKey]):
             revealed.append(index)
         return revealed
 
-    def expire(self, now: float) -> bool:
-        """Make blocks fresh that wait for too long; returns whether there were any."""
+    def asking(self, peer: PeerKey, now: float) -> None:
+        """A peer has asked for what it was shown, and waits: that is not its fault."""
+        pending = self._peers[peer].pending
+        for index in pending:
+            pending[index] = now
+
+    def expire(self, peer: PeerKey, now: float) -> bool:
+        """Make blocks fresh that a peer does not ask for; returns whether there were any."""
         late = False
-        for entry in self._peers.values():
-            for index, since in list(entry.pending.items()):
-                if now - since >= PATIENCE_S:
-                    entry.pending[index] = now
-                    late = self._refresh(index) or late
+        pending = self._peers[peer].pending
+        for index, since in pending.items():
+            if now - since >= PATIENCE_S:
+                pending[index] = now
+                late = self._refresh(index) or late
         return late
 
     def _next(self, entry: _Peer) -> int:

@@ -202,9 +202,12 @@ class Following:
             idle: whether the peer is owed nothing.
         """
         if self.state is FollowingState.SHOWN and self._show is not None:
+            seed = self._show.seed
             if idle:
-                self._show.seed.unasked(self)
-            if self._show.seed.expire(now):
+                seed.unasked(self)
+            else:
+                seed.asking(self, now)
+            if seed.expire(self, now):
                 self._library.show_more(self.root)
             else:
                 self.shown_more()

@@ -299,7 +299,7 @@ class ServingSession:
             self._uploads.check_time()
             now = trio.current_time()
             for following in tuple(self._following.values()):
-                following.check_time(now, idle=not (self.server.queued or self._ready))
+                following.check_time(now, idle=not self.server.owed)
 
     async def _tell_peers(self) -> None:
         """Tell of peers when there are new ones."""

@@ -24,16 +24,19 @@ from sbp2p_protocol.exchange_frames import FrameSplitter
 from sbp2p_protocol.exchange_messages import (
     BlockHeader,
     Cancel,
+    Choke,
     GetNodes,
     GetVersion,
     Goodbye,
     GoodbyeCode,
+    Got,
     Have,
     HaveAll,
     HaveBitmap,
     Hello,
     Message,
     NotFound,
+    Peers,
     Reject,
     RejectReason,
     Request,
@@ -41,6 +44,7 @@ from sbp2p_protocol.exchange_messages import (
     Subscribe,
     Unsubscribe,
     VersionHeader,
+    Wants,
     decode_message,
     encode_message,
 )
@@ -84,6 +88,11 @@ MESSAGES: Final[tuple[Message, ...]] = (
     VersionHeader(2, 9),
     NotFound(3),
     Goodbye(GoodbyeCode.SHUTDOWN, "bye"),
+    Wants(3, 8, b"\x0f\x01"),
+    Got(3, (0, 5, BLOCKS - 1)),
+    Choke(choked=True),
+    Choke(choked=False),
+    Peers(TREE_ROOT, (b"no record", b"")),
 )
 
 

@@ -101,12 +101,22 @@ def test_one_that_asks_for_nothing_is_shown_more() -> None:
     assert len(show.reveal("a", 0.0)) == 8 * WINDOW_MIN
 
 
+def test_one_that_others_are_about_to_have_something_for_is_not_shown_it() -> None:
+    show = make(3, "a", "b")
+    assert len(show.reveal("a", 0.0)) == 2
+    (index,) = show.reveal("b", 0.0)
+    show.sent("b", index, contended=True)
+    assert show.reveal("b", 0.0) == []
+    assert not show.is_open("b", 100.0)
+
+
 def test_what_a_peer_does_not_ask_for_goes_to_others() -> None:
     show = make(2, "idle", "busy")
     assert len(show.reveal("idle", 0.0)) == 2
     assert show.reveal("busy", 0.0) == []
-    assert not show.expire(PATIENCE_S - 0.1)
-    assert show.expire(PATIENCE_S)
+    show.asking("idle", 1.0)
+    assert not show.expire("idle", PATIENCE_S + 0.9)
+    assert show.expire("idle", PATIENCE_S + 1.0)
     assert sorted(show.reveal("busy", PATIENCE_S)) == [0, 1]
 
 
@@ -204,7 +214,8 @@ class SuperSeedModel(RuleBasedStateMachine):
     @rule(seconds=st.floats(0, 5))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.show.expire(self.now)
+        for peer in self.shown:
+            self.show.expire(peer, self.now)
 
     @invariant()
     def counts(self) -> None:
@@ -213,7 +224,8 @@ class SuperSeedModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         # a peer that comes last gets whatever nobody has
         self.now += 2 * PATIENCE_S
-        self.show.expire(self.now)
+        for peer in self.shown:
+            self.show.expire(peer, self.now)
         self.show.joined("z")
         self.show.wants("z", 0, Bitmap.full(self.SIZE).to_bytes())
         while revealed := self.show.reveal("z", self.now):
