@@ -6,10 +6,10 @@
 | writer | the machine's output to the raw stream; then end of stream, once finishing |
 | timer | sleeps until the machine's next deadline, or that of a reminder |
 
-What is encrypted and not sent delays whatever is said next. So no more is queued than the link takes
-in `_QUEUE_S`, as the last writes went, between `_QUEUE_MIN` and twice the configured high water: a
-block in front of a link of 1 MB/s would delay a request by a second, and a fast link needs all the
-queue it can get.
+What is encrypted and not sent delays whatever is said next. So no more is queued than the link
+takes in `_QUEUE_S`, as the last writes went, between `_QUEUE_MIN` and twice the configured high
+water: a block in front of a link of 1 MB/s would delay a request by a second, and a fast link needs
+all the queue it can get.
 
 After each step the connection is called to act on what came of it. The reader never waits for
 anything but bytes, and the writer for the peer at most `write_timeout_s`, so one slow stream cannot
@@ -74,7 +74,7 @@ class Wire:
     ) -> None:
         self.raw = raw
         self.queue_bytes = float(2 * _QUEUE_MIN)
-        """Most bytes to have queued and in the writer's hands, the size of one write more or less."""
+        """Most bytes to have queued and in the writer's hands, give or take one write."""
         self.writing = 0
         """Bytes in the writer's hands."""
         self.bytes_sent = 0

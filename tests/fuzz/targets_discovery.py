@@ -105,7 +105,7 @@ def _autonat2(data: bytes) -> None:
 
 
 def _autonat2_seeds() -> list[bytes]:
-    messages = (
+    messages: tuple[NonceRequest | NonceResponse | DataRequest | Data, ...] = (
         NonceRequest((_HERE, _ELSEWHERE), 2**63),
         NonceResponse(RequestStatus.OK, 1, DialOutcome.OK),
         DataRequest(1, 30_000),

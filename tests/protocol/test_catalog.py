@@ -131,7 +131,9 @@ def test_older_versions_give_way_before_models_do() -> None:
     assert set(catalog.models) == set(models)
     assert {versions[0].version for versions in catalog.models.values()} == {40}
     assert max(map(len, catalog.models.values())) > 1
-    too_many = {f"{number:0128}": (CatalogEntry(1, manifest(number)),) for number in range(6500)}
+    too_many: dict[str, tuple[CatalogEntry, ...]] = {
+        f"{number:0128}": (CatalogEntry(1, manifest(number)),) for number in range(6500)
+    }
     with pytest.raises(LocalProtocolError, match="over"):
         make_catalog(KEY.peer_id, 1, too_many)
 
