@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from sbp2p.roles import Rules
 from sbp2p_protocol.choker import ChokingPolicy
 from sbp2p_protocol.limits import KIB, MIB
-from sbp2p_protocol.picker import Picking
+from sbp2p_protocol.picking import Picking
 
 if TYPE_CHECKING:
     from pathlib import Path

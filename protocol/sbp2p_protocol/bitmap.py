@@ -10,7 +10,7 @@ wrong or a padding bit is set; an index outside the bitmap is a caller's bug (In
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from sbp2p_protocol.errors import RemoteProtocolError
 
@@ -18,9 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+_SET_BITS: Final = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
+
+
 def bitmap_size(length: int) -> int:
     """Return the bytes that `length` bits take on the wire."""
     return (length + 7) // 8
+
+
+def set_bits(at: int, bits: int, size: int) -> list[int]:
+    """Return the numbers of the set bits of an integer of `size` bytes; bit 0 is `8 * at`."""
+    if not bits:
+        return []
+    base = 8 * at
+    found: list[int] = []
+    for byte in bits.to_bytes(size, "little"):
+        if byte:
+            for bit in _SET_BITS[byte]:
+                found.append(base + bit)  # noqa: PERF401
+        base += 8
+    return found
 
 
 class Bitmap:

@@ -33,12 +33,12 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from .bitmap import bitmap_size
+from .bitmap import bitmap_size, set_bits
 from .errors import LocalProtocolError
+from .picking import PickerPeer, Picking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,28 +55,7 @@ _WINDOW: Final = 256
 _LISTED: Final = 256
 _SLICE: Final = 512
 _SUBSLICE: Final = 16
-_SET_BITS: Final = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 _NONE: Final = -1
-
-
-class Picking(Enum):
-    """Which of the free blocks of a peer is asked for first."""
-
-    RAREST = "rarest"
-    RANDOM = "random"
-    SEQUENTIAL = "sequential"
-
-
-class _Peer:
-    """What one peer has. `bits` is None for a peer that has everything."""
-
-    __slots__ = ("asked", "bits", "free", "listed")
-
-    def __init__(self, size: int) -> None:
-        self.bits: bytearray | None = bytearray(bitmap_size(size))
-        self.free = 0  # free blocks among its bits; of no use once it has everything
-        self.listed: list[int] = []  # some of them, rarest last; stale entries are skipped
-        self.asked: set[int] = set()
 
 
 class Picker(Generic[PeerKey]):
@@ -114,11 +93,11 @@ class Picker(Generic[PeerKey]):
             self._buckets[0].append(index)
         self._missing_count = self._free_count = len(self._buckets[0])
         self._complete = 0
-        self._peers: dict[PeerKey, _Peer] = {}
-        self._partial: list[_Peer] = []
+        self._peers: dict[PeerKey, PickerPeer] = {}
+        self._partial: list[PickerPeer] = []
         self._askers: dict[int, list[PeerKey]] = {}  # in flight, oldest first
         self._duplicated: set[int] = set()
-        self._news: deque[tuple[_Peer, int, bytes, bool]] = deque()
+        self._news: deque[tuple[PickerPeer, int, bytes, bool]] = deque()
         self._order: array[int] = array("I")
         self._order_at = 0
         self._rank: array[int] | None = None
@@ -184,7 +163,7 @@ class Picker(Generic[PeerKey]):
         """Add a peer, which has nothing yet."""
         if peer in self._peers:
             raise LocalProtocolError("the picker knows this peer already")
-        entry = self._peers[peer] = _Peer(self._size)
+        entry = self._peers[peer] = PickerPeer(self._size)
         self._partial.append(entry)
 
     def peer_left(self, peer: PeerKey) -> list[int]:
@@ -195,7 +174,7 @@ class Picker(Generic[PeerKey]):
         self._drop_bits(entry)
         return freed
 
-    def _drop_bits(self, entry: _Peer) -> None:
+    def _drop_bits(self, entry: PickerPeer) -> None:
         if entry.bits is None:
             self._complete -= 1
             return
@@ -261,22 +240,22 @@ class Picker(Generic[PeerKey]):
             if gained:
                 self._gain_slice(entry, at, bits, relevant)
             else:
-                for index in _indices(at, relevant, len(bits)):
+                for index in set_bits(at, relevant, len(bits)):
                     self._recount(index, -1)
         return not self._news
 
-    def _gain_slice(self, entry: _Peer, at: int, bits: bytes, relevant: int) -> None:
+    def _gain_slice(self, entry: PickerPeer, at: int, bits: bytes, relevant: int) -> None:
         if entry.bits is None:
             return
         end = at + len(bits)
         had = int.from_bytes(entry.bits[at:end], "little")
         now = had | int.from_bytes(bits, "little")
         entry.bits[at:end] = now.to_bytes(len(bits), "little")
-        for index in _indices(at, relevant & ~had, len(bits)):
+        for index in set_bits(at, relevant & ~had, len(bits)):
             self._recount(index, 1)
             entry.free += self._is_free(index)
 
-    def _gain(self, entry: _Peer, index: int) -> None:
+    def _gain(self, entry: PickerPeer, index: int) -> None:
         bits = entry.bits
         mask = 1 << (index & 7)
         if bits is None or bits[index >> 3] & mask:
@@ -347,7 +326,7 @@ class Picker(Generic[PeerKey]):
         self._take(index, peer, entry)
         return True
 
-    def _choose(self, entry: _Peer) -> int:
+    def _choose(self, entry: PickerPeer) -> int:
         if entry.bits is not None and entry.free <= 0:
             return _NONE
         if self._order_at < len(self._order):
@@ -365,7 +344,7 @@ class Picker(Generic[PeerKey]):
             return self._choose_listed(entry, entry.bits)
         return self._choose_rarest(entry, entry.bits)
 
-    def _choose_preferred(self, entry: _Peer) -> int:
+    def _choose_preferred(self, entry: PickerPeer) -> int:
         order, free, bits = self._order, self._free, entry.bits
         at = self._order_at
         while at < len(order) and not free[order[at] >> 3] >> (order[at] & 7) & 1:
@@ -377,7 +356,7 @@ class Picker(Generic[PeerKey]):
                 return index
         return _NONE
 
-    def _choose_rarest(self, entry: _Peer, bits: bytearray) -> int:
+    def _choose_rarest(self, entry: PickerPeer, bits: bytearray) -> int:
         if entry.listed:  # the probes found nothing the last time
             return self._choose_listed(entry, bits)
         random = self._rng.random
@@ -394,7 +373,7 @@ class Picker(Generic[PeerKey]):
                     return held[int(random() * len(held))]
         return self._choose_listed(entry, bits)
 
-    def _choose_listed(self, entry: _Peer, bits: bytearray) -> int:
+    def _choose_listed(self, entry: PickerPeer, bits: bytearray) -> int:
         for refill in (False, True):
             if refill:
                 entry.listed = self._list_free(bits)
@@ -425,12 +404,12 @@ class Picker(Generic[PeerKey]):
         data = both.to_bytes(_SLICE, "little")
         for at in range(0, _SLICE, _SUBSLICE):
             part = int.from_bytes(data[at : at + _SUBSLICE], "little")
-            found += _indices(start + at, part, _SUBSLICE)
+            found += set_bits(start + at, part, _SUBSLICE)
             if len(found) >= _LISTED:
                 return False
         return True
 
-    def _take(self, index: int, peer: PeerKey, entry: _Peer) -> None:
+    def _take(self, index: int, peer: PeerKey, entry: PickerPeer) -> None:
         self._leave_bucket(index)
         self._set_free(index, free=False)
         self._askers[index] = [peer]
@@ -513,17 +492,3 @@ class Picker(Generic[PeerKey]):
             self._rank[place] = len(self._order)
         for place, index in enumerate(self._order):
             self._rank[index] = min(self._rank[index], place)
-
-
-def _indices(at: int, bits: int, size: int) -> list[int]:
-    """Return the numbers of the set bits, of which bit 0 is number `8 * at`."""
-    if not bits:
-        return []
-    base = 8 * at
-    found: list[int] = []
-    for byte in bits.to_bytes(size, "little"):
-        if byte:
-            for bit in _SET_BITS[byte]:
-                found.append(base + bit)  # noqa: PERF401
-        base += 8
-    return found

@@ -1,6 +1,6 @@
 """The exchange: blocks of versions, asked of peers and served to them.
 
-protocol/exchange.md is the wire format, docs/decisions/0005-exchange.md tells why it is so.
+protocol/exchange.md is the wire format, docs/decisions/0005-exchange.md and 0013-swarm.md tell why it is so.
 
     service.py    the API                       fetch.py      the steps of one fetch
     finding.py    from a link to a version      peers.py      who hears what peers tell
@@ -8,6 +8,8 @@ protocol/exchange.md is the wire format, docs/decisions/0005-exchange.md tells w
     questions.py  who knows this version?       nodes.py      tree nodes and index pages
     scheduler.py  who is asked for what         writer.py     verify, write, commit
     serve.py      one peer that asks            library.py    what can be served, who follows
+    following.py  what a follower is told       reading.py    blocks read, ready to be sent
+    uploads.py    whose block goes out next     gossip.py, records.py: peers tell of peers
     permits.py    what roles let go out         ledger.py     what went to and came from whom
     progress.py   values                        signal.py, threads.py, unwrap.py: trio idioms
 """

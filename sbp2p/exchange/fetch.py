@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from sbp2p.errors import NotFoundError, StoreError
-from sbp2p_protocol.picker import Picking
+from sbp2p_protocol.picking import Picking
 
 from .finding import Finder
 from .peers import ABSENT_S, open_peers

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.cid import Cid
     from sbp2p_protocol.exchange_events import ClientEvent
     from sbp2p_protocol.exchange_frames import Payload
-    from sbp2p_protocol.picker import Picking
+    from sbp2p_protocol.picking import Picking
 
     from .library import Library
     from .session import PeerSession

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sbp2p_protocol.bitmap import Bitmap
 from sbp2p_protocol.errors import LocalProtocolError
-from sbp2p_protocol.picker import Picker, Picking
+from sbp2p_protocol.picker import Picker
+from sbp2p_protocol.picking import Picking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from sbp2p.exchange import Source
 from sbp2p.transport import LinkProfile
 from sbp2p_protocol import exchange_client, exchange_server
 from sbp2p_protocol.choker import ChokingPolicy
-from sbp2p_protocol.picker import Picking
+from sbp2p_protocol.picking import Picking
 from tests.runtime.exchange_lab import (
     BLOCK,
     LabNode,
