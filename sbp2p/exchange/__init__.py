@@ -1,6 +1,6 @@
 """The exchange: blocks of versions, asked of peers and served to them.
 
-protocol/exchange.md is the wire format, docs/decisions/0005-exchange.md and 0013-swarm.md tell why it is so.
+protocol/exchange.md is the wire format; decisions 0005 and 0013 tell why it is so.
 
     service.py    the API                       fetch.py      the steps of one fetch
     finding.py    from a link to a version      peers.py      who hears what peers tell
