@@ -247,7 +247,10 @@ async def measure_churn(nodes: int, scale: Scale, network: VirtualNetwork) -> Ch
 
         async def seek() -> None:
             others = [each for each in town.residents if each not in providers]
-            results.append(await timed(partial(search, rng.choice(others), rng.choice(keys))))
+            asking = rng.choice(others)
+            result = await timed(partial(search, asking, rng.choice(keys)))
+            if asking.network.is_there:  # who vanished while it searched has found nothing out
+                results.append(result)
 
         nursery.start_soon(lose)
         nursery.start_soon(replace_lost)
