@@ -98,6 +98,9 @@ def test_the_readme_has_the_commands_that_are_tested_here() -> None:
         "sbp2p get",
         "sbp2p inspect",
         "sbp2p verify",
+        "sbp2p get",
+        "sbp2p follow",
+        "sbp2p doctor",
     ]
 
 
@@ -113,6 +116,25 @@ def test_verify(world: Path, link: str) -> None:
     verify = next(each for each in commands() if each.startswith("sbp2p verify"))
     assert link
     run(world, verify, "home")
+
+
+def test_a_peer_id_and_anybody_in_the_dht_are_enough(world: Path, link: str) -> None:
+    address = link.partition("?peer=")[2].partition("&")[0]
+    peer = address.rpartition("/")[2]
+    for command in commands():
+        if "PEER" in command:
+            words = command.replace("PEER", peer).replace("ADDR", address)
+            # the README's `follow` never ends
+            last = " --once-current" if "follow" in words else ""
+            run(world, f"{words} --trust-new{last}", "newcomer")
+    original = (world / "my-model" / "model.safetensors").read_bytes()
+    assert (world / "newest" / "model.safetensors").read_bytes() == original
+    assert (world / "live" / "1" / "model.safetensors").read_bytes() == original
+
+
+def test_doctor(world: Path) -> None:
+    (doctor,) = [each for each in commands() if each.startswith("sbp2p doctor")]
+    assert "ok" in run(world, doctor, "newcomer")
 
 
 def test_the_python_snippet(world: Path) -> None:
