@@ -16,8 +16,8 @@ others wait.
 Once every block is out, there is nothing to hold back, and everybody is shown everything. A peer
 that nothing fresh is left for before gets what it lacks from others. When nothing that it wants is
 on its way to them either, and `DRY_S` later it is still dry, it is shown everything, too: it may be
-that it cannot reach them. Only what a peer wants is revealed to it, so one that fetches a part, or
-resumes, is not slowed.
+that it cannot reach them. So it is after `DRY_MAX_S`, whatever is on its way: they may be dead.
+Only what a peer wants is revealed to it, so one that fetches a part, or resumes, is not slowed.
 
 Cost: each peer goes through one shuffled order of all blocks once, a few operations a block.
 """
@@ -43,18 +43,22 @@ PATIENCE_S: Final = 5.0
 """After so long a block that was revealed and not asked for is revealed to somebody else, too."""
 DRY_S: Final = 3.0
 """After so long with nothing to come a peer is shown everything."""
+DRY_MAX_S: Final = 8.5
+"""And after so long whatever is on its way to others: they may have died without a word, and who
+gets nothing for 10 s gives up."""
 
 
 class _Peer:
     """One peer that is shown blocks."""
 
-    __slots__ = ("at", "dry_since", "pending", "wants", "window")
+    __slots__ = ("at", "dry_from", "dry_since", "pending", "wants", "window")
 
     def __init__(self, size: int) -> None:
         self.at = 0  # how far it has gone through the order
         self.wants = bytearray(bitmap_size(size))
         self.pending: dict[int, float] = {}  # revealed and not sent: since when
-        self.dry_since: float | None = None
+        self.dry_from = 0.0
+        self.dry_since: float | None = None  # as `dry_from`, or when others last had something
         self.window = WINDOW_MIN
 
 
@@ -83,7 +87,11 @@ class SuperSeed(Generic[PeerKey]):
         if self._out_count == self._size:
             return True
         entry = self._peers[peer]
-        if entry.dry_since is None or now - entry.dry_since < DRY_S:
+        if entry.dry_since is None:
+            return False
+        if now - entry.dry_from >= DRY_MAX_S:
+            return True
+        if now - entry.dry_since < DRY_S:
             return False
         wants = entry.wants
         for other in self._peers.values():
@@ -179,7 +187,7 @@ class SuperSeed(Generic[PeerKey]):
             index = self._next(entry)
             if index < 0:
                 if entry.dry_since is None and not entry.pending:
-                    entry.dry_since = now
+                    entry.dry_from = entry.dry_since = now
                 break
             entry.dry_since = None
             self._fresh[index] = 0
