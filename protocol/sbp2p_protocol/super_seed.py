@@ -76,6 +76,7 @@ class SuperSeed(Generic[PeerKey]):
         rng.shuffle(order)
         self._order = array("I", order)
         self._fresh = bytearray(b"\1" * size)
+        self._fresh_count = size
         self._out = bytearray(size)
         self._out_count = 0
         self._peers: dict[PeerKey, _Peer] = {}
@@ -178,9 +179,10 @@ class SuperSeed(Generic[PeerKey]):
     def reveal(self, peer: PeerKey, now: float) -> list[int]:
         """Return the blocks to tell a peer of now; they count as revealed to it."""
         entry = self._peers[peer]
-        room = entry.window - len(entry.pending)
+        window = min(entry.window, self._share)
+        room = window - len(entry.pending)
         # in one message when the window is large: a message costs as much as a block does
-        if room * 2 < entry.window:
+        if room * 2 < window:
             return []
         revealed: list[int] = []
         while len(revealed) < room:
@@ -191,9 +193,21 @@ class SuperSeed(Generic[PeerKey]):
                 break
             entry.dry_since = None
             self._fresh[index] = 0
+            self._fresh_count -= 1
             entry.pending[index] = now
             revealed.append(index)
         return revealed
+
+    @property
+    def _share(self) -> int:
+        """Most blocks to have revealed to one of several peers.
+
+        Half of an equal part of what is left: towards the end, whoever had it all would have to
+        pass it on to all others while their links were idle.
+        """
+        if len(self._peers) < 2:
+            return WINDOW_MAX
+        return max(WINDOW_MIN, self._fresh_count // (2 * len(self._peers)))
 
     def asking(self, peer: PeerKey, now: float) -> None:
         """A peer has asked for what it was shown, and waits: that is not its fault."""
@@ -233,11 +247,13 @@ class SuperSeed(Generic[PeerKey]):
         if self._out[index] or self._fresh[index]:
             return False
         self._fresh[index] = 1
+        self._fresh_count += 1
         self._again.append(index)
         return True
 
     def _note_out(self, index: int) -> None:
         if index < self._size and not self._out[index]:
             self._out[index] = 1
+            self._fresh_count -= self._fresh[index]
             self._fresh[index] = 0
             self._out_count += 1

@@ -73,6 +73,22 @@ def test_the_window_grows_for_one_that_runs_dry_and_shrinks_while_others_wait() 
     assert len(show.reveal("a", 0.0)) < WINDOW_MAX
 
 
+def test_none_of_several_is_shown_more_than_half_of_its_part() -> None:
+    """Whoever had the rest alone would pass it on alone, while the links of others are idle."""
+    size, peers = 64, "abcd"
+    show = make(size, *peers)
+    left = size
+    while left:
+        for peer in peers:  # a link that is never full: windows would grow
+            for index in show.reveal(peer, 0.0):
+                show.sent(peer, index, contended=False)
+            shown = show.reveal(peer, 0.0)
+            assert len(shown) <= max(WINDOW_MIN, left // (2 * len(peers)))
+            for index in shown:
+                show.sent(peer, index, contended=False)
+        left = size - show.out_count
+
+
 def test_only_what_is_wanted_is_shown() -> None:
     show = make(64)
     show.joined("a")
