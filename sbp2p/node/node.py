@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import trio
-
 from sbp2p.config import NodeConfig
 from sbp2p.errors import ConfigError
 from sbp2p.exchange.web import read_web_seeds
@@ -31,9 +29,9 @@ from sbp2p.perf import measure_bandwidth
 from sbp2p.ping import ping
 from sbp2p.swarm import Gate
 from sbp2p_keys.identity import PeerId, PrivateKey
-from sbp2p_protocol.multiaddr import BadAddressError, parse_address
 
 from . import fetching, local, naming, publishing, room
+from .arguments import not_open, read_address, require_trio, texts
 from .environment import Environment
 from .finding_peers import provider_key
 from .home import Home
@@ -106,7 +104,7 @@ class Node:
         environment: Environment | None = None,
     ) -> None:
         self._home = Home(home)
-        self._listen = [_address(text) for text in _texts(listen)]
+        self._listen = [read_address(text) for text in texts(listen)]
         self._identity = identity
         self._passphrase = passphrase
         self._config = config or NodeConfig()
@@ -119,7 +117,7 @@ class Node:
         """Another process runs a node on this home: this one took a throw-away identity."""
 
     async def __aenter__(self) -> Self:
-        _require_trio()
+        require_trio()
         if self._entered:
             raise RuntimeError("this node is open already: open it once, and share it")
         self._entered = True
@@ -178,14 +176,14 @@ class Node:
     def _open(self) -> _Running:
         """The parts, while they can be used."""
         if not self._entered:
-            raise _not_open()
+            raise not_open()
         return self._opened
 
     @property
     def _opened(self) -> _Running:
         """The parts, also after the end: they still know who the node was."""
         if self._running is None:
-            raise _not_open()
+            raise not_open()
         return self._running
 
     # -- its parts ----------------------------------------------------------------------------
@@ -373,12 +371,12 @@ class Node:
             fetching.parse(link),
             fetching.Wish(
                 to=fetching.folder(to),
-                files=_texts(files),
-                tensors=_texts(tensors),
-                peers=tuple(map(_address, _texts(peers))),
+                files=texts(files),
+                tensors=texts(tensors),
+                peers=tuple(map(read_address, texts(peers))),
                 overwrite=overwrite,
                 pinned=pinned,
-                web_seeds=read_web_seeds(_texts(web_seeds)),
+                web_seeds=read_web_seeds(texts(web_seeds)),
             ),
             trust=trust,
             progress=progress,
@@ -389,7 +387,7 @@ class Node:
 
     async def describe(self, link: Link | str, *, peers: Sequence[str] = ()) -> Description:
         """Return what a version is: manifest, files and tensors, without fetching its content."""
-        more = tuple(map(_address, _texts(peers)))
+        more = tuple(map(read_address, texts(peers)))
         return await fetching.describe(self, fetching.parse(link), more)
 
     # -- names ------------------------------------------------------------------------------------
@@ -407,7 +405,7 @@ class Node:
             PeerMisbehavedError: the name points to what is no catalog.
             ConfigError: the link is no name.
         """
-        more = tuple(map(_address, _texts(peers)))
+        more = tuple(map(read_address, texts(peers)))
         return await naming.resolve(self, fetching.parse(link), more)
 
     def follow(
@@ -432,7 +430,7 @@ class Node:
         Raises:
             ConfigError: the link is no name, or it names one version.
         """
-        more = tuple(map(_address, _texts(peers)))
+        more = tuple(map(read_address, texts(peers)))
         return naming.follow(self, fetching.parse(link), more, after=after, trouble=trouble)
 
     # -- what is here ---------------------------------------------------------------------------
@@ -492,7 +490,7 @@ class Node:
         Raises:
             PeerUnreachableError: nobody did, or somebody else than the address names.
         """
-        return (await self.swarm.connect([_address(address)])).peer_id
+        return (await self.swarm.connect([read_address(address)])).peer_id
 
     async def ping(
         self, peer: PeerId | str, count: int = 1, interval_s: float = 1.0
@@ -509,32 +507,4 @@ class Node:
     async def _connection(self, peer: PeerId | str) -> Connection:
         if isinstance(peer, PeerId):
             return await self.swarm.connect([], peer)
-        return await self.swarm.connect([_address(peer)])
-
-
-def _texts(given: Sequence[str]) -> tuple[str, ...]:
-    """Return several texts; one alone is meant as that one, not as its letters."""
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _not_open() -> RuntimeError:
-    return RuntimeError("the node is not open: use it inside `async with sbp2p.Node(...) as node:`")
-
-
-def _require_trio() -> None:
-    try:
-        trio.lowlevel.current_task()
-    except RuntimeError:
-        raise RuntimeError(
-            "sbp2p runs on trio, and this is not a trio task: start it with trio.run(main)"
-        ) from None
-
-
-def _address(text: str) -> Address:
-    try:
-        return parse_address(text)
-    except BadAddressError as error:
-        raise ConfigError(
-            f"{text!r} is not an address: {error}",
-            hint="addresses look like /ip4/127.0.0.1/tcp/4801/p2p/12D3KooW...",
-        ) from error
+        return await self.swarm.connect([read_address(peer)])
