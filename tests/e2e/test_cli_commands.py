@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 VERSION_FIELDS = {
     *("cid", "link", "name", "version", "publisher", "path", "size", "files", "created"),
-    *("complete", "published_here"),
+    *("complete", "published_here", "pinned"),
 }
 
 
@@ -254,7 +254,7 @@ def test_get_fetches_and_reports(world: World, reader: Cli, tmp_path: Path) -> N
     assert set(fields) == {
         *("event", "cid", "name", "version", "publisher", "destination", "complete", "files"),
         *("total_bytes", "network_bytes", "local_bytes", "resumed_bytes", "seconds"),
-        *("transfer_seconds", "peers", "part_files"),
+        *("transfer_seconds", "peers", "part_files", "web_seeds"),
     }
     assert fields["peers"] == [{"peer": world.peer, "bytes": fields["network_bytes"]}]
     assert fields["network_bytes"] >= fields["total_bytes"] == world.published["size"]

@@ -180,7 +180,7 @@ TARGETS: Final = (
     ),
     Target(
         name="autonat_message",
-        modules=("sbp2p_protocol.autonat", "sbp2p_protocol.address_scope"),
+        modules=("sbp2p_protocol.autonat",),
         check=_autonat,
         seeds=_seeds,
         mutations=(protobuf,),

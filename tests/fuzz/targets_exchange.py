@@ -388,7 +388,7 @@ TARGETS: Final = (
     ),
     Target(
         name="exchange_client",
-        modules=("sbp2p_protocol.exchange_client",),
+        modules=("sbp2p_protocol.exchange_client", "sbp2p_protocol.exchange_news"),
         check=_client,
         seeds=_client_seeds,
         mutations=(frames(cbor), frames(blind)),
