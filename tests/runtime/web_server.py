@@ -27,6 +27,8 @@ class WebServer:
     fault: str = ""
     faults_left: int = 1_000_000
     """After so many faulty answers it behaves."""
+    good_first: int = 0
+    """So many answers are right before the first faulty one."""
     location: str = ""
     """For the fault `redirect`."""
     port: int = 0
@@ -46,6 +48,9 @@ class WebServer:
     def next_fault(self) -> str:
         with self.lock:
             if not self.fault or self.faults_left <= 0:
+                return ""
+            if self.good_first > 0:
+                self.good_first -= 1
                 return ""
             self.faults_left -= 1
             return self.fault
