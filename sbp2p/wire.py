@@ -37,6 +37,14 @@ if TYPE_CHECKING:
 
 _QUEUE_S = 0.03
 _QUEUE_MIN = 128 * KIB
+_GATHER = 16 * KIB
+"""Bytes of one Noise message that are left to gather on a slow link: a message is of no use before
+it is whole, and a wakeup for each TCP segment of it costs as much as for all of it. Few enough that
+a peer of 2 kB/s still shows within `ping_timeout_s` that it is alive."""
+_UNSLOW = 64 * KIB
+"""A read of more than this says that the link is faster than this side."""
+_GATHER_S = 0.1
+"""On a faster link, what arrives in this time."""
 
 
 class WireUser(Protocol):
@@ -128,17 +136,28 @@ class Wire:
 
     async def _read_loop(self) -> None:
         machine, raw = self._machine, self.raw
+        enough, before = 1, trio.current_time()
         try:
             while True:
-                count = await raw.receive_into(machine.receive_buffer())
+                count = await raw.receive_into(machine.receive_buffer(), enough)
                 self.bytes_received += count
-                machine.bytes_received(count, trio.current_time())
+                now = trio.current_time()
+                machine.bytes_received(count, now)
                 self._user._on_progress()
                 if not count:
                     break
+                enough = self._enough(count, now - before)
+                before = now
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._user._on_broken(error)
         self._read.set()
+
+    def _enough(self, count: int, seconds: float) -> int:
+        """Return for how many bytes to be woken next, after a read of `count`."""
+        if count > _UNSLOW:  # a fast peer has filled the buffer by the time that it is read again
+            return 1
+        soon = int(count / seconds * _GATHER_S) if seconds > 0 else 0
+        return max(1, min(self._machine.bytes_missing, max(_GATHER, soon)))
 
     async def _write_loop(self) -> None:
         machine, raw = self._machine, self.raw

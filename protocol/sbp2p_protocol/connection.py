@@ -145,6 +145,11 @@ class Connection:
             return self._upgrade_buffer
         return self._live.secure.receiver.receive_buffer()
 
+    @property
+    def bytes_missing(self) -> int:
+        """Bytes before which nothing will come of a read; 0 if that is not known."""
+        return 0 if self._live is None else self._live.secure.receiver.missing
+
     def bytes_received(self, count: int, now: float) -> None:
         """Take `count` bytes that were read into `receive_buffer()`; 0 is the end of the stream."""
         if self.state is ConnectionState.LOST:

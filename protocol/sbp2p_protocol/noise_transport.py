@@ -170,6 +170,14 @@ class NoiseReceiver:
         """Bytes of an incomplete message: when the connection ends here, it was cut."""
         return self._end
 
+    @property
+    def missing(self) -> int:
+        """Bytes that the incomplete message lacks; 0 if there is none, or its length is unknown."""
+        if self._end < LENGTH_SIZE:
+            return 0
+        length = self._buffer[0] << 8 | self._buffer[1]
+        return LENGTH_SIZE + length - self._end
+
     def receive_buffer(self) -> memoryview:
         """Return the writable memory for the next read; never empty, valid until the next call."""
         return self._buffer[self._end :]

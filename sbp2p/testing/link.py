@@ -49,7 +49,7 @@ class VirtualStream:
         """Where the other end seems to be."""
         return self._remote
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, enough: int = 1) -> int:
         """Receive what was delivered."""
         self._check_open()
         try:

@@ -171,7 +171,7 @@ class MemoryStream:
         """The address of the other end."""
         return self._remote
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, enough: int = 1) -> int:
         """Receive what has arrived."""
         self._check_open()
         try:

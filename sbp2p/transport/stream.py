@@ -39,8 +39,12 @@ class RawStream(Protocol):
     def remote_address(self) -> Address:
         """Where the other end is."""
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Wait for bytes, write at most `len(buffer)` of them there, return how many; 0 is EOF."""
+    async def receive_into(self, buffer: memoryview, enough: int = 1) -> int:
+        """Wait for bytes, write at most `len(buffer)` of them there, return how many; 0 is EOF.
+
+        With fewer than `enough` nothing could be done yet: a transport may wait for that many,
+        where waiting is cheaper than reading often.
+        """
 
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
         """Hand over bytes from the front of `buffers`; return how many were taken (at least 1).

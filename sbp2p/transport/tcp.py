@@ -146,6 +146,7 @@ class TcpStream:
         self._socket = sock
         self._local = _tcp_address(sock.getsockname())
         self._remote = _tcp_address(sock.getpeername())
+        self._low_water = 1
         self._closed = False
 
     @property
@@ -158,12 +159,25 @@ class TcpStream:
         """The address of the other end."""
         return self._remote
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Receive straight into `buffer`."""
+    async def receive_into(self, buffer: memoryview, enough: int = 1) -> int:
+        """Receive straight into `buffer`; the kernel wakes nobody for fewer than `enough` bytes.
+
+        Their end, an error and a full receive buffer wake in any case.
+        """
         try:
+            if enough > 1 or self._low_water > 1:
+                self._set_low_water(enough)
+            if self._low_water > 1:
+                # a read that is tried first would take what there is
+                await trio.lowlevel.wait_readable(self._socket.fileno())
             return await self._socket.recv_into(buffer)
         except OSError as error:
             raise self._translate(error) from error
+
+    def _set_low_water(self, count: int) -> None:
+        if count != self._low_water and hasattr(socket, "SO_RCVLOWAT"):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._low_water = count
 
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
         """Send from `buffers` what the socket takes at once."""

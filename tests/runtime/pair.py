@@ -148,9 +148,9 @@ class Troubled:
             self.blocked.set()
             await trio.sleep_forever()
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, enough: int = 1) -> int:
         await self._maybe_block()
-        count = await self.inner.receive_into(buffer)
+        count = await self.inner.receive_into(buffer, enough)
         if self._frozen:
             await trio.sleep_forever()
         return count
