@@ -193,6 +193,21 @@ def test_the_last_nonces_of_each_suite() -> None:
             receiver.receive_data(b"\x00\x10" + bytes(16))
 
 
+def test_what_a_message_lacks_is_known_from_its_length_on() -> None:
+    sender, receiver = ends()
+    wire = seal(sender, b"x" * 5000)
+    assert receiver.missing == 0
+    for count, missing in ((1, 0), (1, len(wire) - 2), (1000, len(wire) - 1002)):
+        position = receiver.pending
+        receiver.receive_buffer()[:count] = wire[position : position + count]
+        assert receiver.bytes_received(count) is None
+        assert receiver.missing == missing
+    rest = wire[receiver.pending :]
+    receiver.receive_buffer()[: len(rest)] = rest
+    assert receiver.bytes_received(len(rest)) == b"x" * 5000
+    assert receiver.missing == 0
+
+
 def test_the_receive_buffer_is_never_empty() -> None:
     sender, receiver = ends(buffer_bytes=1)
     assert len(receiver.receive_buffer()) == RECEIVE_BUFFER_MIN

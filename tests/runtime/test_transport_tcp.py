@@ -115,6 +115,61 @@ async def test_closing_wakes_a_reader() -> None:
     far.abort()
 
 
+async def test_fewer_bytes_than_are_enough_wake_nobody() -> None:
+    near, far = await open_pair(LOOPBACKS[0])
+    counts: list[int] = []
+
+    async def read() -> None:
+        counts.append(await far.receive_into(memoryview(bytearray(100_000)), 10_000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        for _ in range(3):
+            await send_all_buffers(near, [b"x" * 3000], stall_timeout_s=5)
+            await wait_all_tasks_blocked(0.05)
+            assert counts == []
+        await send_all_buffers(near, [b"x" * 3000], stall_timeout_s=5)
+    assert counts == [12_000]
+    await send_all_buffers(near, [b"y"], stall_timeout_s=5)
+    assert await far.receive_into(memoryview(bytearray(10))) == 1
+    near.abort()
+    far.abort()
+
+
+@pytest.mark.parametrize("end", ["eof", "reset", "closed"])
+async def test_an_end_wakes_whoever_waits_for_more(end: str) -> None:
+    near, far = await open_pair(LOOPBACKS[0])
+    await send_all_buffers(near, [b"x" * 3000], stall_timeout_s=5)
+    outcome: list[int | str] = []
+
+    async def read() -> None:
+        try:
+            outcome.append(await far.receive_into(memoryview(bytearray(100_000)), 10_000))
+        except trio.BrokenResourceError:
+            outcome.append("broken")
+        except trio.ClosedResourceError:
+            outcome.append("closed")
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await wait_all_tasks_blocked(0.05)
+            if end == "eof":
+                await near.send_eof()
+            elif end == "reset":
+                near.abort()
+            else:
+                far.abort()
+    expected: dict[str, list[list[int | str]]] = {
+        "eof": [[3000]],
+        "reset": [["broken"], [3000]],
+        "closed": [["closed"]],
+    }
+    assert outcome in expected[end]
+    near.abort()
+    far.abort()
+
+
 async def test_sockets_are_set_up_for_frames_and_bulk() -> None:
     near, far = await open_pair(LOOPBACKS[0])
     for stream in (near, far):
