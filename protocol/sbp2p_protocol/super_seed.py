@@ -3,18 +3,18 @@
 Theory of operation. Everybody would ask a seed that says it has everything for what he likes, and
 it would send some blocks many times before others once. So it *reveals* blocks, to each peer some
 at a time, first those that nobody else has or was shown. The next is revealed when one was sent.
-How many are revealed to a peer and not sent yet is its *window*; it grows when the only peer runs
-dry, so that a fast link to it is not slowed down, and when a peer asks for nothing that it is shown
-(`unasked`): others may have been asked before. It shrinks while others wait.
+How many are revealed to a peer and not sent yet is its *window*; it grows when the peer runs dry
+while nobody else waits, so that the only peer of a fast link is not slowed down, and when the peer
+asks for nothing that it is shown (`unasked`): others may have been asked before. It shrinks while
+others wait.
 
     a block is     until
     fresh          it is revealed, or a peer is known to have it
     revealed       it was sent; or its peer left, or does not ask for `PATIENCE_S`: fresh again
     out            for good: somebody has it
 
-Who comes when every block is out is shown everything, and so is the only peer then. A peer that
-nothing fresh is left for gets what it lacks from others: if all of them asked for it here, it would
-stand in one long queue, which would be the last to end. When nothing that it wants is
+Once every block is out, there is nothing to hold back, and everybody is shown everything. A peer
+that nothing fresh is left for before gets what it lacks from others. When nothing that it wants is
 on its way to them either, and `DRY_S` later it is still dry, it is shown everything, too: it may be
 that it cannot reach them. So it is after `DRY_MAX_S`, whatever is on its way: they may be dead.
 Only what a peer wants is revealed to it, so one that fetches a part, or resumes, is not slowed.
@@ -51,7 +51,7 @@ gets nothing for 10 s gives up."""
 class _Peer:
     """One peer that is shown blocks."""
 
-    __slots__ = ("at", "came_late", "dry_from", "dry_since", "pending", "wants", "window")
+    __slots__ = ("at", "dry_from", "dry_since", "pending", "wants", "window")
 
     def __init__(self, size: int) -> None:
         self.at = 0  # how far it has gone through the order
@@ -60,7 +60,6 @@ class _Peer:
         self.dry_from = 0.0
         self.dry_since: float | None = None  # as `dry_from`, or when others last had something
         self.window = WINDOW_MIN
-        self.came_late = False  # when every block was out already
 
 
 class SuperSeed(Generic[PeerKey]):
@@ -86,9 +85,9 @@ class SuperSeed(Generic[PeerKey]):
 
     def is_open(self, peer: PeerKey, now: float) -> bool:
         """Whether a peer may know that everything is here."""
-        entry = self._peers[peer]
-        if self._out_count == self._size and (entry.came_late or len(self._peers) == 1):
+        if self._out_count == self._size:
             return True
+        entry = self._peers[peer]
         if entry.dry_since is None:
             return False
         if now - entry.dry_from >= DRY_MAX_S:
@@ -113,7 +112,6 @@ class SuperSeed(Generic[PeerKey]):
         if peer in self._peers:
             raise LocalProtocolError("this peer is known already")
         self._peers[peer] = _Peer(self._size)
-        self._peers[peer].came_late = self._out_count == self._size
 
     def knows(self, peer: PeerKey) -> bool:
         """Whether the peer has joined and not left."""
@@ -169,7 +167,7 @@ class SuperSeed(Generic[PeerKey]):
         entry.pending.pop(index, None)
         if contended:
             entry.window = max(WINDOW_MIN, entry.window - 1)
-        elif not entry.pending and len(self._peers) == 1:
+        elif not entry.pending:
             entry.window = min(WINDOW_MAX, entry.window * 2)
 
     def unasked(self, peer: PeerKey) -> None:
