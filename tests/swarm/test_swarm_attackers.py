@@ -116,7 +116,8 @@ def test_one_that_serves_wrongly(kind: str) -> None:
         await siege.fetch_all()
         await siege.check_that_the_honest_trust_each_other()
         assert bool(await siege.banned_by(kind)) == (kind in LIARS)
-        assert max(siege.seconds.values()) < 15, "10 s is how long a stall is waited for"
+        # a stall is waited for 10 s, and what a lone seed shows of what the slow one has, as long
+        assert max(siege.seconds.values()) < 25
 
     run_virtual(main, seed=1, **OPTIONS)
 
