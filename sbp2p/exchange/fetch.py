@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from sbp2p.calls import Calls
     from sbp2p.config import NodeConfig
     from sbp2p.store import Download, Store
     from sbp2p.swarm import Swarm
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from .library import Library
     from .peers import Peers
     from .source import Source
-    from .threads import Calls
     from .uploads import Uploads
     from .web_seed import WebSeeds
 

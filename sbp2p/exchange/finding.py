@@ -20,6 +20,7 @@ from .nodes import malformed
 from .progress import FoundVersion
 
 if TYPE_CHECKING:
+    from sbp2p.calls import Calls
     from sbp2p_keys.signing import SignedDocument
     from sbp2p_protocol.blocktable import BlockTable
     from sbp2p_protocol.cid import Cid
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from .library import Library
     from .peers import Peers
-    from .threads import Calls
 
 
 class Finder:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Sequence
 
+    from sbp2p.calls import Calls
     from sbp2p.config import ExchangeConfig
     from sbp2p.store import Store, VersionRecord
     from sbp2p_keys.identity import PeerId
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from sbp2p_protocol.cid import Cid
 
     from .source import Source
-    from .threads import Calls
 
 
 class Follower(Protocol):

@@ -27,6 +27,7 @@ from .signal import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from sbp2p.calls import Calls
     from sbp2p.config import ExchangeConfig
     from sbp2p.store import Store
     from sbp2p_protocol.cid import Cid
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from .session import PeerSession
     from .sources import Sources
-    from .threads import Calls
 
 _STORE_BATCH: Final = 64
 """Loose blocks looked up, or kept, in one thread call."""

@@ -32,6 +32,7 @@ from .unwrap import unwrapped_errors
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
+    from sbp2p.calls import Calls
     from sbp2p.config import NodeConfig
     from sbp2p.store import Store
     from sbp2p.swarm import Swarm
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from .scheduler import BlockScheduler
     from .session import PeerSession
     from .source import Source
-    from .threads import Calls
     from .writer import BlockWriter
 
 _TICK_S: Final = 0.1

@@ -53,6 +53,7 @@ from .signal import Signal
 from .uploads import CHECK_S
 
 if TYPE_CHECKING:
+    from sbp2p.calls import Calls
     from sbp2p.config import ExchangeConfig
     from sbp2p.store import Store
     from sbp2p.stream import Stream
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from .library import Library
     from .permits import Permits
     from .reading import BlockBuffers
-    from .threads import Calls
     from .uploads import Uploads
 
 _TIME_S: Final = 0.5

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from sbp2p.calls import ThreadCalls
 from sbp2p_protocol.cid import verify_block
 from sbp2p_protocol.exchange_messages import PROTOCOL_ID
 
@@ -18,7 +19,6 @@ from .permits import Permits
 from .reading import BlockBuffers
 from .serve import ServingSession, ServingStatistics
 from .source import Source
-from .threads import ThreadCalls
 from .uploads import Uploads
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import trio
 
+    from sbp2p.calls import Calls
     from sbp2p.config import NodeConfig
     from sbp2p.observe import Traffic
     from sbp2p.store import Store
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from .peers import Peers
     from .progress import Choice, FetchProgress, FetchResult, FoundVersion
-    from .threads import Calls
 
 _THREADS: Final = 8
 """Blocking calls at once: two writers and a commit for a fetch, a read for each of some peers."""

@@ -29,13 +29,13 @@ from .signal import Signal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sbp2p.calls import Calls
     from sbp2p.config import ExchangeConfig
     from sbp2p.store import Download
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.exchange_frames import Payload
 
     from .session import Tally
-    from .threads import Calls
 
 
 class BlockSender(Protocol):

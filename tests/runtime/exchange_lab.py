@@ -10,9 +10,9 @@ import trio
 from blake3 import blake3
 from trio.testing import MockClock
 
+from sbp2p.calls import InlineCalls
 from sbp2p.config import ExchangeConfig, NodeConfig, StoreConfig
 from sbp2p.exchange import Exchange, Source
-from sbp2p.exchange.threads import InlineCalls
 from sbp2p.store import Store
 from sbp2p.swarm import open_swarm
 from sbp2p.transport import LinkProfile, MemoryNetwork
