@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from sbp2p.errors import ConfigError
 from sbp2p.transport import DialError
+from sbp2p.transport.queue_listener import QueueListener
 from sbp2p_protocol.multiaddr import Address, parse_address
 
 from .shaper import Shaper
 
 if TYPE_CHECKING:
-    from trio.lowlevel import ParkingLot
-
     from sbp2p.transport import Listener, RawStream
 
     from .link import VirtualStream
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 PORT: Final = 4801
 """Where nodes listen."""
-_BACKLOG: Final = 128
 _FIRST_EPHEMERAL: Final = 32768
 _PORTS: Final = 65536
 
@@ -60,7 +57,7 @@ class Host:
         self.downlink = Shaper(timeline, math.inf, chunk_s=chunk_s)
         self.is_up = True
         """False once it has vanished from the network."""
-        self.listeners: dict[int, VirtualListener] = {}
+        self.listeners: dict[int, QueueListener[VirtualStream]] = {}
         self._next_port = _FIRST_EPHEMERAL
 
     def __repr__(self) -> str:
@@ -139,50 +136,10 @@ class VirtualTransport:
         port = address.port or self._host.free_port()
         if port in self._host.listeners:
             raise ConfigError(f"cannot listen on {address.text}: the port is in use")
-        listener = VirtualListener(self._host, tcp_address(self._host.own_ip, port))
+        own = tcp_address(self._host.own_ip, port)
+        listener: QueueListener[VirtualStream] = QueueListener(own, self._forget)
         self._host.listeners[port] = listener
         return listener
 
-
-class VirtualListener:
-    """A port of a host where connections arrive."""
-
-    def __init__(self, host: Host, address: Address) -> None:
-        self._host = host
-        self._address = address
-        self._arrivals: deque[VirtualStream] = deque()
-        self._waiting: ParkingLot = trio.lowlevel.ParkingLot()
-        self._closed = False
-
-    @property
-    def addresses(self) -> tuple[Address, ...]:
-        """The one address to dial."""
-        return (self._address,)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether as many connections wait to be accepted as may."""
-        return len(self._arrivals) >= _BACKLOG
-
-    def arrive(self, stream: VirtualStream) -> None:
-        """Queue a connection for `accept`."""
-        self._arrivals.append(stream)
-        self._waiting.unpark()
-
-    async def accept(self) -> RawStream:
-        """Wait for the next arrival."""
-        await trio.lowlevel.checkpoint()
-        while not self._arrivals:
-            if self._closed:
-                raise trio.ClosedResourceError("the listener is closed")
-            await self._waiting.park()
-        return self._arrivals.popleft()
-
-    def close(self) -> None:
-        """Free the port; connections that nobody accepted are reset."""
-        if not self._closed:
-            self._closed = True
-            self._host.listeners.pop(self._address.port, None)
-            while self._arrivals:
-                self._arrivals.popleft().abort()
-            self._waiting.unpark_all()
+    def _forget(self, address: Address) -> None:
+        self._host.listeners.pop(address.port, None)

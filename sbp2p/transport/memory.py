@@ -20,6 +20,7 @@ from sbp2p.errors import ConfigError
 from sbp2p_protocol.limits import KIB, MIB
 from sbp2p_protocol.multiaddr import Address, parse_address
 
+from .queue_listener import QueueListener
 from .stream import Bytes, DialError
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _FIRST_FREE_NUMBER = 1 << 32
 """Numbers that `/memory/0` and dialling ends are given start here, clear of chosen ones."""
-_BACKLOG = 128
 _SEGMENT = 16 * KIB
 """Bytes that arrive together on a link of finite bandwidth, as a burst of packets would."""
 
@@ -53,7 +53,7 @@ class MemoryNetwork:
     def __init__(self, *, profile: LinkProfile | None = None, seed: int = 0) -> None:
         self._profile = profile or LinkProfile()
         self._random = random.Random(seed)  # noqa: S311
-        self._listeners: dict[int, MemoryListener] = {}
+        self._listeners: dict[int, QueueListener[MemoryStream]] = {}
         self._next_number = _FIRST_FREE_NUMBER
 
     def can_dial(self, address: Address) -> bool:
@@ -83,7 +83,7 @@ class MemoryNetwork:
         bound = address.without_peer() if address.port else self._free_address()
         if bound.port in self._listeners:
             raise ConfigError(f"cannot listen on {bound.text}: it is in use")
-        listener = self._listeners[bound.port] = MemoryListener(self, bound)
+        listener = self._listeners[bound.port] = QueueListener(bound, self._forget)
         return listener
 
     def open_pair(self, near: Address, far: Address) -> tuple[MemoryStream, MemoryStream]:
@@ -95,58 +95,13 @@ class MemoryNetwork:
             MemoryStream(far, near, incoming=there, outgoing=back),
         )
 
-    def forget(self, address: Address) -> None:
-        """Take a closed listener out of the network."""
+    def _forget(self, address: Address) -> None:
         self._listeners.pop(address.port, None)
 
     def _free_address(self) -> Address:
         number = self._next_number
         self._next_number += 1
         return parse_address(f"/memory/{number}")
-
-
-class MemoryListener:
-    """A number in a memory network where streams arrive."""
-
-    def __init__(self, network: MemoryNetwork, address: Address) -> None:
-        self._network = network
-        self._address = address
-        self._arrivals: deque[MemoryStream] = deque()
-        self._waiting = trio.lowlevel.ParkingLot()
-        self._closed = False
-
-    @property
-    def addresses(self) -> tuple[Address, ...]:
-        """The one address to dial."""
-        return (self._address,)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether as many streams wait to be accepted as may."""
-        return len(self._arrivals) >= _BACKLOG
-
-    def arrive(self, stream: MemoryStream) -> None:
-        """Queue a stream for `accept`."""
-        self._arrivals.append(stream)
-        self._waiting.unpark()
-
-    async def accept(self) -> RawStream:
-        """Wait for the next arrival."""
-        await trio.lowlevel.checkpoint()
-        while not self._arrivals:
-            if self._closed:
-                raise trio.ClosedResourceError("the listener is closed")
-            await self._waiting.park()
-        return self._arrivals.popleft()
-
-    def close(self) -> None:
-        """Leave the network; streams nobody accepted are broken."""
-        if not self._closed:
-            self._closed = True
-            self._network.forget(self._address)
-            while self._arrivals:
-                self._arrivals.popleft().abort()
-            self._waiting.unpark_all()
 
 
 class MemoryStream:
