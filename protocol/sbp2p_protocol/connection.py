@@ -251,7 +251,7 @@ class Connection:
             if live.mux.control_size:
                 self._encrypt(live, [live.mux.take_control()])
             if self._output:
-                live.mux.output_taken()
+                live.mux.output_taken(self._output_bytes)
         output, self._output = self._output, []
         self._output_bytes = 0
         return output

@@ -432,9 +432,9 @@ class YamuxSession:
         """
         self._queue_ping(self._liveness.handle_timer(now))
 
-    def output_taken(self) -> None:
-        """Note that the driver took output to write; it does so when the last is written."""
-        self._liveness.output_taken()
+    def output_taken(self, size: int) -> None:
+        """Note that the driver took `size` bytes to write; it does so when the last is written."""
+        self._liveness.output_taken(size)
 
     def _queue_ping(self, value: int | None) -> None:
         if value is not None:

@@ -5,14 +5,21 @@ Rules:
 2. The peer is lost when nothing at all has arrived for `ping_timeout_s` after a ping. Data counts:
    a pong may wait behind it.
 3. While our own output moves, the ping may still be queued behind it, so the wait starts anew.
-   The driver takes output only when it has written what it took before, so taking some after
-   the ping left says that it moves.
+   The driver takes output only when it has written what it took before, so taking MOVING bytes
+   after the ping left says that it moves. Less says nothing: the kernel takes a question every few
+   seconds for a peer that vanished, and buffers megabytes before it takes no more.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from .errors import CloseCode, RemoteProtocolError
+from .limits import KIB
 from .yamux_window import RoundTrip
+
+MOVING: Final = 16 * KIB
+"""Bytes taken within one wait that say that output moves: 1.6 kB/s, and more than questions."""
 
 
 class Liveness:
@@ -26,17 +33,17 @@ class Liveness:
         self._waiting_since: float | None = None
         self._sent_at = now
         self._value = 0
-        self._takes = 0
-        """How often output was taken since the ping; the first time took the ping itself."""
+        self._moved = -1
+        """Bytes taken since the ping left, or since the wait began anew; -1 before it left."""
 
     def heard(self, now: float) -> None:
         """Note that bytes arrived."""
         if self._waiting_since is not None:
             self._waiting_since = now
 
-    def output_taken(self) -> None:
-        """Note that the driver took output to write."""
-        self._takes += 1
+    def output_taken(self, size: int) -> None:
+        """Note that the driver took `size` bytes to write."""
+        self._moved = 0 if self._moved < 0 else self._moved + size
 
     def ping(self, now: float) -> int | None:
         """Return the opaque value of the ping to send, or None while one is on its way."""
@@ -45,7 +52,7 @@ class Liveness:
         self._value = (self._value + 1) & 0xFFFF_FFFF
         self._sent_at = self._waiting_since = now
         self._next_ping_at = now + self._keepalive_s
-        self._takes = 0
+        self._moved = -1
         return self._value
 
     def pong(self, value: int, now: float) -> float | None:
@@ -73,8 +80,8 @@ class Liveness:
             return None
         if self._waiting_since is None:
             return self.ping(now)
-        if self._takes > 1:
-            self._takes = 1
+        if self._moved >= MOVING:
+            self._moved = 0
             self._waiting_since = now
             return None
         raise RemoteProtocolError(

@@ -484,10 +484,11 @@ class TestDeadlines:
         pair.dialer.handle_timer(30.0)
         take_bytes(pair.dialer)
         stream = pair.dialer.open_stream()
+        pair.dialer.send(stream, bytes(20_000))
         take_bytes(pair.dialer)
         pair.dialer.handle_timer(40.0)
         assert pair.dialer.next_deadline() == 50.0
-        pair.dialer.send(stream, b"more")
+        pair.dialer.send(stream, bytes(20_000))
         take_bytes(pair.dialer)
         pair.dialer.handle_timer(50.0)
         assert pair.dialer.established

@@ -32,6 +32,7 @@ from sbp2p_protocol.yamux_frames import (
     WINDOW_UPDATE,
     pack_header,
 )
+from sbp2p_protocol.yamux_liveness import MOVING
 from sbp2p_protocol.yamux_streams import YamuxConfig
 from tests.protocol.yamux_pair import YamuxEnd, YamuxPair, payload
 from tests.vectors import load_vectors
@@ -591,12 +592,22 @@ class TestSession:
     def test_output_that_moves_buys_one_more_wait(self) -> None:
         session = YamuxSession(initiator=True, config=YamuxConfig(), now=0.0)
         session.ping(0.0)
-        session.output_taken()  # the ping leaves
-        session.output_taken()  # what was behind it
+        session.output_taken(12)  # the ping leaves
+        for _ in range(4):
+            session.output_taken(MOVING // 4)  # what was behind it
         session.handle_timer(10.0)
         assert session.next_deadline() == 20.0
         with pytest.raises(RemoteProtocolError):
             session.handle_timer(20.0)
+
+    def test_questions_to_a_peer_that_vanished_do_not_keep_it(self) -> None:
+        session = YamuxSession(initiator=True, config=YamuxConfig(), now=0.0)
+        session.ping(0.0)
+        session.output_taken(2 * MOVING)  # the ping leaves, behind what was in front of it
+        for _ in range(10):
+            session.output_taken(100)
+        with pytest.raises(RemoteProtocolError):
+            session.handle_timer(10.0)
 
 
 frames = st.builds(
