@@ -64,3 +64,9 @@ class TrustError(Sbp2pError):
     """A key, a signature or a publisher that must not be relied on."""
 
     exit_code = 9
+
+
+class MergeError(Sbp2pError):
+    """Models that cannot be merged as asked: names, shapes, dtypes, or too few sound ones left."""
+
+    exit_code = 11

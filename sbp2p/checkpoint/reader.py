@@ -105,13 +105,22 @@ class TensorReader:
         """Read one tensor into memory of its own; raises NotFoundError or CheckpointError."""
         file, span = self._place(name)
         if file.lacks(span.offset, span.length):
-            raise CheckpointError(
-                f"tensor {shown(name)} was not fetched: only a part of its file is here",
-                hint="load the tensors that were fetched, by name, or fetch this one, too",
-            )
+            raise _not_fetched(name)
         data = memoryview(bytearray(span.length))
         file.read_into(data, span.offset)
         return RawTensor(name, span.dtype, span.shape, data)
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with bytes of a tensor, from its byte `offset` on; raises as `read` does.
+
+        May be called from several threads at a time.
+        """
+        file, span = self._place(name)
+        if offset < 0 or offset + buffer.nbytes > span.length:
+            raise ValueError(f"tensor {shown(name)} has {span.length} bytes")
+        if file.lacks(span.offset + offset, buffer.nbytes):
+            raise _not_fetched(name)
+        file.read_into(buffer, span.offset + offset)
 
     def _place(self, name: str) -> tuple[_TensorFile, TensorSpan]:
         if (place := self._places.get(name)) is None:
@@ -199,6 +208,13 @@ class _TensorFile:
 def _is_part(location: Path) -> bool:
     """Whether a file lies where a download keeps what it has of one (see store/targets.py)."""
     return location.suffix == ".part" and location.absolute().parent.parent.name == ".sbp2p"
+
+
+def _not_fetched(name: str) -> CheckpointError:
+    return CheckpointError(
+        f"tensor {shown(name)} was not fetched: only a part of its file is here",
+        hint="load the tensors that were fetched, by name, or fetch this one, too",
+    )
 
 
 def _unreadable(location: Path, error: OSError) -> CheckpointError:
