@@ -75,7 +75,11 @@ class SymmetricState:
             try:
                 plaintext = self._cipher.aead.decrypt(nonce, ciphertext, self.handshake_hash)
             except InvalidTag:
-                raise IntegrityError("Noise handshake message does not decrypt") from None
+                # the prologue differs (upgrade.md): who is of another swarm learns nothing else
+                raise IntegrityError(
+                    "Noise handshake message does not decrypt: "
+                    "one of the two is in a private swarm that the other is not in"
+                ) from None
             self._cipher.messages += 1
         self.mix_hash(ciphertext)
         return plaintext
