@@ -28,18 +28,20 @@ if TYPE_CHECKING:
 
 Framework = Literal["torch", "numpy"]
 
-_TORCH: Final = {
+TORCH_DTYPES: Final = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
     "U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16",
     "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
     "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
-_NUMPY: Final = {
+"""safetensors' dtypes by torch's names for them."""
+NUMPY_DTYPES: Final = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
     "U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16",
     "F32": "float32", "F64": "float64", "C64": "complex64",
 }  # fmt: skip
+"""The same by NumPy's names."""
 
 
 def load_tensors(
@@ -81,7 +83,7 @@ def _array(framework: Framework, module: ModuleType, tensor: RawTensor, dtype: A
 
 
 def _dtype(framework: Framework, module: ModuleType, tensor: TensorSpan) -> Any:
-    names = _TORCH if framework == "torch" else _NUMPY
+    names = TORCH_DTYPES if framework == "torch" else NUMPY_DTYPES
     found = getattr(module, names.get(tensor.dtype, ""), None)
     if found is not None:
         return found
