@@ -491,3 +491,55 @@ KAD_REQUEST_RATE: Final = 32.0
 
 KAD_CHECKS_MAX: Final = 64
 """Candidates for the routing table that wait to be asked; what comes beyond is not noted."""
+
+# -- namespaces ----------------------------------------------------------------------------------
+
+NAMESPACE_NAME_MAX: Final = MODEL_NAME_MAX - 16
+"""Characters in a namespace's name: a model is named after it, with a suffix for its records."""
+
+NAMESPACE_DATA_MAX: Final = 1 * MIB
+"""Bytes in one message of an application to another; what is larger is a model, and published."""
+
+NAMESPACE_FRAME_MAX: Final = NAMESPACE_DATA_MAX + 64
+"""Bytes in one frame: the longest message and its head."""
+
+NAMESPACE_UPDATE_MAX: Final = 16 * KIB
+"""Bytes in the signed document of an update; one with a parent has about 500."""
+
+NAMESPACE_FEATURES_MAX: Final = 16
+"""Features in a HELLO."""
+
+NAMESPACE_TEXT_MAX: Final = 512
+"""UTF-8 bytes in a name, a feature or a reason."""
+
+NAMESPACE_CODEC_MAX: Final = 64
+"""UTF-8 bytes in the name of a codec with its options."""
+
+NAMESPACE_RECORD_MAX: Final = EXCHANGE_RECORD_MAX
+"""Bytes in a peer record that is passed on."""
+
+NAMESPACE_RECORDS_BATCH: Final = 16
+"""Peer records in one message."""
+
+NAMESPACE_ROUND_MAX: Final = 2**40
+"""Highest number of a round: one each millisecond for 30 years."""
+
+NAMESPACE_SAMPLES_MAX: Final = 2**40
+"""Most samples that an update may claim; what they count for is the receiver's setting."""
+
+NAMESPACE_UPDATES_RATE: Final = 1200
+"""Updates of one peer in the window below: each costs a signature check. 20 rounds a second."""
+
+NAMESPACE_UPDATES_WINDOW_S: Final = 60.0
+
+# -- rounds of a namespace ------------------------------------------------------------------------
+
+TOPOLOGY_TEXT_MAX: Final = 512
+"""Characters of a topology's text form. A star with its centre has 57; TOPOLOGY_PARTS_MAX with
+seeds fit."""
+
+TOPOLOGY_PARTS_MAX: Final = 16
+"""Topologies that follow each other round by round."""
+
+TOPOLOGY_NUMBER_MAX: Final = 2**32 - 1
+"""A degree, a number of columns or a seed in the text of a topology."""

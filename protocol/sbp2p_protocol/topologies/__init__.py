@@ -1,0 +1,1 @@
+"""The topologies: which peers of a namespace exchange their models with which."""
