@@ -101,6 +101,14 @@ class TensorReader:
         """Return a tensor's dtype, shape and place in its file; raises NotFoundError."""
         return self._place(name)[1]
 
+    def file(self, name: str) -> Path:
+        """Return the file that a tensor is in; raises NotFoundError."""
+        return self._place(name)[0].location
+
+    def files(self) -> list[Path]:
+        """Return every file that was opened, in order."""
+        return [file.location for file in self._files]
+
     def read(self, name: str) -> RawTensor:
         """Read one tensor into memory of its own; raises NotFoundError or CheckpointError."""
         file, span = self._place(name)
