@@ -12,6 +12,11 @@ What a method wants to know of the whole (distances, thresholds) it surveys firs
 tensor, or the whole model: its `scope`. A group streams, so a survey needs no more memory than the
 method itself keeps. Only floating tensors come here; integers and the rest follow a policy.
 
+Every peer must get the same bits. So a method uses only what is the same on every machine: torch's
+elementwise add, sub, mul, div, sqrt, abs, comparisons, where, sort, and the sums of `sums`; never
+torch.sum, norm, dot, matmul, mean, exp, log or pow on tensors (math.* on single floats is as good
+as the C library: avoid it where a result hangs on its last bit).
+
 Methods are found by name: built-in ones in the module that their family's table `METHODS` names,
 others that a program registered, then the entry points of group "sbp2p.merge_methods". torch is
 imported by the modules that compute, not here.
