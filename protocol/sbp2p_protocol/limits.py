@@ -543,3 +543,13 @@ TOPOLOGY_PARTS_MAX: Final = 16
 
 TOPOLOGY_NUMBER_MAX: Final = 2**32 - 1
 """A degree, a number of columns or a seed in the text of a topology."""
+
+ROUND_PEERS_MAX: Final = 4096
+"""Peers of a namespace whose newest update is remembered, about 500 bytes each; who was heard of
+longest ago gives way."""
+
+ROUND_STALENESS_MAX: Final = 64
+"""Rounds that an update may be late by in any setting. Weights stay short fractions."""
+
+ROUND_REASON_MAX: Final = 256
+"""UTF-8 bytes of the reason why an update was not merged."""
