@@ -37,6 +37,7 @@ ENTRY_POINTS: Final = "sbp2p.plugins"
 
 _BUILT_IN: Final = {
     "torch.nn.modules.module.Module": "sbp2p.plugins.torch_module:TorchModule",
+    "sklearn.base.BaseEstimator": "sbp2p.plugins.sklearn_estimator:SklearnEstimator",
     "builtins.dict": "sbp2p.plugins.dicts:wrap_dict",
 }
 
