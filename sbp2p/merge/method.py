@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import entry_points
@@ -39,6 +40,7 @@ from sbp2p.errors import MergeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from fractions import Fraction
 
     import torch
@@ -153,6 +155,14 @@ class LinearMethod(ABC):
     needs_base: bool = False
     inputs_min: int = 1
 
+    def merging(self) -> AbstractContextManager[None]:
+        """Enclose one merge: entered before the first survey, left when the sink has finished.
+
+        For methods that remember something from one merge to the next; a merge that fails leaves
+        it by its exception. A method that does so takes part in one merge at a time.
+        """
+        return nullcontext()
+
     @abstractmethod
     def coefficients(self, group: Group) -> Sequence[Fraction | float]:
         """Return finite coefficients: one per input, in order, then the base's if it has one.
@@ -169,6 +179,14 @@ class ElementwiseMethod(ABC):
     scope: Scope = Scope.NONE
     needs_base: bool = False
     inputs_min: int = 1
+
+    def merging(self) -> AbstractContextManager[None]:
+        """Enclose one merge: entered before the first survey, left when the sink has finished.
+
+        For methods that remember something from one merge to the next; a merge that fails leaves
+        it by its exception. A method that does so takes part in one merge at a time.
+        """
+        return nullcontext()
 
     def survey(self, group: Group) -> object:
         """Return what `combine` must know of the whole: thresholds, a choice. Deterministic."""
