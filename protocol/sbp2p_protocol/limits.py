@@ -553,3 +553,16 @@ ROUND_STALENESS_MAX: Final = 64
 
 ROUND_REASON_MAX: Final = 256
 """UTF-8 bytes of the reason why an update was not merged."""
+
+ROUND_RECORD_MAX: Final = 512 * KIB
+"""Bytes in a round's record: every bound below reached at once. One of 16 peers has about 2 KB."""
+
+ROUND_CONTRIBUTIONS_MAX: Final = 1024
+"""Contributions in a round's record; also its rejections, and its missing peers."""
+
+ROUND_WEIGHT_BYTES_MAX: Final = 256
+"""Bytes of the common denominator of a round's weights. Mixing weights of 512 neighbours of
+different degrees need 93."""
+
+ROUND_METHOD_MAX: Final = 64
+"""Characters in the name of a merge method."""

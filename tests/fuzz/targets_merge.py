@@ -1,14 +1,19 @@
-"""Targets of the merge layer: the text of topologies."""
+"""Targets of the merge layer: the text of topologies, records of rounds."""
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from sbp2p_protocol.cid import DAG_CBOR, Cid
+from sbp2p_protocol.errors import RemoteProtocolError
+from sbp2p_protocol.round_record import Contribution, Rejection, RoundRecord
 from sbp2p_protocol.topology import TopologyError, parse_topology
 
-from .corpus import KEYS
+from .corpus import DIGESTS, KEYS
 from .engine import Target
-from .expect import Refused, attempt, expect_equal, text_of
+from .expect import Refused, attempt, expect, expect_equal, text_of
+from .structure import cbor
 
 if TYPE_CHECKING:
     from sbp2p_keys.identity import PeerId
@@ -34,7 +39,55 @@ def _topology_seeds() -> list[bytes]:
     return [text.encode() for text in texts]
 
 
+def _record(data: bytes) -> None:
+    record = attempt(RemoteProtocolError, RoundRecord.from_bytes, data)
+    if isinstance(record, Refused):
+        return
+    expect_equal(record.to_bytes(), data, "encoded again")
+    total = sum(record.weights.values())
+    expect(total == 1 or not record.contributions, "weights do not add up")
+
+
+def _record_seeds() -> list[bytes]:
+    cids = [Cid(1, DAG_CBOR, 0x1E, digest) for digest in DIGESTS]
+    weights = (Fraction(1, 2), Fraction(1, 3), Fraction(1, 6))
+    full = RoundRecord(
+        namespace="org/digits",
+        author=_PEERS[0],
+        round=7,
+        method="trimmed-mean",
+        options={"trim": 0.25, "seed": 3, "exact": True, "note": "a", "key": b"b"},
+        topology="random-regular:4",
+        contributions=tuple(
+            Contribution(peer, cid, 7 - late, weight, 100 + late)
+            for late, (peer, cid, weight) in enumerate(zip(_PEERS, cids, weights, strict=False))
+        ),
+        rejected=(Rejection(_PEERS[1], cids[4], "tensor 'w' holds NaN"),),
+        digest=DIGESTS[0],
+    )
+    alone = RoundRecord(
+        namespace="digits",
+        author=_PEERS[0],
+        round=0,
+        method="mean",
+        topology="ring",
+        contributions=(),
+        missing=_PEERS[1:],
+        digest=DIGESTS[1],
+    )
+    return [full.to_bytes(), alone.to_bytes()]
+
+
 TARGETS: Final = (
+    Target(
+        name="round_record",
+        modules=("sbp2p_protocol.round_record",),
+        check=_record,
+        seeds=_record_seeds,
+        mutations=(cbor,),
+        max_size=4096,
+        test_runs=200,
+    ),
     Target(
         name="topology_text",
         modules=("sbp2p_protocol.topology",),
