@@ -67,7 +67,7 @@ def matching(patterns: Iterable[str], names: Sequence[str], what: str) -> list[s
         hits = {name for name in there if match(name)}
         if not hits:
             near = difflib.get_close_matches(pattern, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the version has {len(names)} {what}s"
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {len(names)} {what}s"
             raise NotFoundError(f"no {what} matches {pattern!r}", hint=hint)
         found |= hits
     return [name for name in names if name in found]

@@ -39,10 +39,9 @@ Spec = tuple[str, tuple[int, ...]]
 
 ELEMENT_BYTES: Final = {
     **{dtype: bits // 8 for dtype, bits in DTYPE_BITS.items() if bits % 8 == 0},
-    "C32": 4,
     "C128": 16,
 }
-"""Bytes of an element, for dtypes of whole bytes. torch's other complex ones are named likewise."""
+"""Bytes of an element, for dtypes of whole bytes; and one that safetensors does not have."""
 
 _NAMED_MAX: Final = 5
 """Tensors that an error names; a wrong architecture would fill the screen."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .plugin import Spec
 
-_TORCH_NAMES: Final = {**TORCH_DTYPES, "C32": "complex32", "C128": "complex128"}
+_TORCH_NAMES: Final = {**TORCH_DTYPES, "C128": "complex128"}
 _DTYPES: Final[dict[str, torch.dtype]] = {
     name: getattr(torch, known) for name, known in _TORCH_NAMES.items() if hasattr(torch, known)
 }
