@@ -334,6 +334,43 @@ class NamingConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NamespaceConfig:
+    """Namespaces: nodes that train together (protocol/namespace.md)."""
+
+    members_max: int = 256
+    """Members that this node is linked with; more are turned away."""
+    window_bytes: int = 2 * MIB
+    """Bytes of messages from one member that wait for `receive`."""
+    greet_timeout_s: float = 10.0
+    """From a stream's opening to the peer's HELLO."""
+    write_timeout_s: float = 30.0
+    """A member that takes none of 64 KiB for so long has its stream reset."""
+    retry_s: float = 0.5
+    """Wait before a peer that should be a member is tried again; doubles each time."""
+    retry_max_s: float = 30.0
+    parallel_dials: int = 16
+    gossip_s: float = 2.0
+    """Between two looks at which members can be told of which."""
+    search_s: float = 30.0
+    """Between two searches for members in the DHT, which begin at a tenth of it."""
+    provide_s: float = 3600.0
+    """Between two announcements of this node as a member; servers keep one for 48 h."""
+    announce_s: float = 60.0
+    """Between two rounds whose versions are put under this node's name and into the DHT."""
+    parallel_fetches: int = 8
+    """Updates that are fetched at a time in one round."""
+    size_factor: float = 4.0
+    """An update with more bytes than so many times this node's own model, and 1 MiB, is refused."""
+    samples_max: int = 1_000_000
+    """What a peer's claim of samples counts for at most."""
+    records_kept: int = 16
+    """Records of rounds, of the newest, that stay in the store."""
+    bootstrap_timeout_s: float = 120.0
+    bootstrap_wait_s: float = 1.0
+    """After the first member with an update has come, how long others are waited for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WebConfig:
     """Web seeds: HTTP servers that have a version's files (docs/web-seeds.md)."""
 
@@ -377,6 +414,7 @@ class NodeConfig:
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
     dht: DhtConfig = field(default_factory=DhtConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    namespace: NamespaceConfig = field(default_factory=NamespaceConfig)
     roles: Rules = field(default_factory=Rules)
     """Who is sent to and asked at the beginning."""
     serve_perf: bool = True

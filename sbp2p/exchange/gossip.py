@@ -42,10 +42,9 @@ class Gossip:
     def __init__(
         self, swarm: Swarm, library: Library, may_know: Callable[[PeerId, PeerId, Cid], bool]
     ) -> None:
-        self._swarm = swarm
         self._library = library
         self._may_know = may_know
-        self._believed: dict[PeerId, tuple[bytes, bool]] = {}
+        self._believed = BelievedRecords(swarm)
 
     def news_for(self, following: Following) -> list[bytes]:
         """Return records that a follower was not given yet; they count as given."""
@@ -54,7 +53,7 @@ class Gossip:
         for peer in sorted(self._library.peers_of(root) - following.told_peers):
             if peer == mine or not self._may_know(mine, peer, root):
                 continue
-            record = self._record_of(peer)
+            record = self._believed.record_of(peer)
             if record is not None:
                 following.told_peers.add(peer)
                 records.append(record)
@@ -62,7 +61,15 @@ class Gossip:
                     break
         return records
 
-    def _record_of(self, peer: PeerId) -> bytes | None:
+
+class BelievedRecords:
+    """The records of connected peers that may be passed on."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self._swarm = swarm
+        self._believed: dict[PeerId, tuple[bytes, bool]] = {}
+
+    def record_of(self, peer: PeerId) -> bytes | None:
         """Return the record of a connected peer, if it is believed."""
         identified = self._swarm.identified(peer)
         record = identified.signed_peer_record if identified is not None else None

@@ -27,6 +27,7 @@ from sbp2p.errors import ConfigError
 from sbp2p.exchange.web import read_web_seeds
 from sbp2p.perf import measure_bandwidth
 from sbp2p.ping import ping
+from sbp2p.roles import Role
 from sbp2p.swarm import Gate
 from sbp2p_keys.identity import PeerId, PrivateKey
 
@@ -40,6 +41,7 @@ from .private_swarm import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
     from sbp2p.calls import Calls
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from sbp2p.discovery import Discovery
     from sbp2p.errors import Sbp2pError
     from sbp2p.exchange import Exchange
+    from sbp2p.namespace import Namespace
     from sbp2p.naming import Following, Naming, ResolvedName
     from sbp2p.observe import SwarmStatistics
     from sbp2p.perf import PerfResult
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.multiaddr import Address
 
     from .finding_peers import PeerFinder
+    from .namespaces import Namespaces
     from .parts import Parts
     from .publishing import PublishResult
     from .room import Collected
@@ -113,6 +117,7 @@ class Node:
         self._environment = environment or Environment()
         self._entered = False
         self._running: _Running | None = None
+        self._namespaces: Namespaces | None = None
         self.ephemeral = False
         """Another process runs a node on this home: this one took a throw-away identity."""
 
@@ -154,6 +159,7 @@ class Node:
 
     def _leave(self) -> None:
         self._entered = False
+        self._namespaces = None
 
     def _open_identity(self, stack: AsyncExitStack) -> tuple[PrivateKey, PrivateKey]:
         """Return the key to sign with, and the one to run as; sets `ephemeral`."""
@@ -481,6 +487,42 @@ class Node:
             return await room.collect(self.store, limit_bytes, calls=self._calls)
         finally:
             self._changed()
+
+    # -- training together ------------------------------------------------------------------------
+
+    def namespace(
+        self,
+        name: str,
+        *,
+        role: Role | str = Role.PEER,
+        peer_filter: Callable[[PeerId], bool] | None = None,
+        peers: Sequence[str] = (),
+    ) -> AbstractAsyncContextManager[Namespace]:
+        """Be in a namespace while the returned block runs: nodes that train a model together.
+
+        Args:
+            name: of the namespace, and of the model that is published in it.
+            role: what this node does for the members.
+            peer_filter: who may be a member, as far as this node goes.
+            peers: addresses of members; more are found through them, the DHT and the LAN.
+
+        Raises:
+            ConfigError: the name cannot be, or this node is in that namespace already.
+        """
+        from .namespaces import open_namespaces  # most nodes never train
+
+        if self._namespaces is None:
+            running = self._open
+            self._namespaces = open_namespaces(
+                running.parts,
+                signer=running.signer,
+                environment=self._environment,
+                home=self.home,
+                config=self._config,
+                changed=self._changed,
+            )
+        addresses = tuple(map(read_address, texts(peers)))
+        return self._namespaces.open(name, role=role, peer_filter=peer_filter, peers=addresses)
 
     # -- peers ------------------------------------------------------------------------------------
 

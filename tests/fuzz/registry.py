@@ -14,6 +14,7 @@ from . import (
     targets_keys,
     targets_membership,
     targets_merge,
+    targets_namespace,
     targets_naming,
     targets_noise,
     targets_tree,
@@ -41,6 +42,7 @@ _MODULES: Final = (
     targets_web,
     targets_kad,
     targets_naming,
+    targets_namespace,
 )
 
 TARGETS: Final[dict[str, Target]] = {
