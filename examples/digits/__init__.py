@@ -1,0 +1,1 @@
+"""Handwritten digits learned by nodes that never show each other their images."""
