@@ -35,8 +35,10 @@ if TYPE_CHECKING:
         accept_new,
         refuse_new,
     )
+    from sbp2p.plugins import wrap
     from sbp2p.roles import Role, Rules
     from sbp2p.swarm import Gate
+    from sbp2p.training import background
     from sbp2p_protocol.link import parse_link
 
 __version__ = "0.1.0"
@@ -67,8 +69,10 @@ _HOMES: Final = {
         "refuse_new",
     ),
     "sbp2p.naming": ("Evidence", "Following", "ResolvedName"),
+    "sbp2p.plugins": ("wrap",),
     "sbp2p.roles": ("Role", "Rules"),
     "sbp2p.swarm": ("Gate",),
+    "sbp2p.training": ("background",),
     "sbp2p_protocol.link": ("parse_link",),
 }
 _MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
@@ -99,9 +103,11 @@ __all__ = [
     "TrustError",
     "Version",
     "accept_new",
+    "background",
     "load_tensors",
     "parse_link",
     "refuse_new",
+    "wrap",
 ]
 
 

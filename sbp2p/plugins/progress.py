@@ -1,0 +1,91 @@
+"""Training that went on while a merge was under way, carried over onto its result.
+
+    result = merged + (now - before)
+
+`before` is the snapshot that went into the merge, `now` the model as it is when the result comes.
+Where nothing changed in between, the result is the merged value, bit for bit.
+
+| kind | result |
+|---|---|
+| floating, complex | in float64, rounded once; where `now` equals `before`: the merged value |
+| integers | the same, in the integers of that width: a counter keeps what it counted |
+| bool, and dtypes without arithmetic | `now` where it changed, else the merged value |
+
+A tensor that is in `now` alone, such as state that an optimizer made meanwhile, stays as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from sbp2p.checkpoint.reader import RawTensor
+
+from .slots import tensor_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CHUNK: Final = 1 << 20
+"""Elements at a time: 8 MiB for each of three float64 operands, whatever a tensor's size."""
+
+_SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WITHOUT_ARITHMETIC: Final = ("BOOL", "F8_E8M0")
+
+
+def carry_over(
+    merged: Mapping[str, RawTensor],
+    before: Mapping[str, RawTensor],
+    now: Mapping[str, RawTensor],
+) -> dict[str, RawTensor]:
+    """Return the merged tensors with the change from `before` to `now` added.
+
+    Args:
+        merged: the result of a merge, with the names, dtypes and shapes of `before`.
+        before: what this peer's model was when the merge began.
+        now: what it is, of the same dtypes and shapes.
+    """
+    result = dict(merged)
+    for name, tensor in now.items():
+        if name not in merged:
+            result[name] = tensor
+        elif name not in before or tensor.data != before[name].data:
+            result[name] = _moved(merged[name], before.get(name, tensor), tensor)
+    return result
+
+
+def _moved(merged: RawTensor, before: RawTensor, now: RawTensor) -> RawTensor:
+    data = memoryview(bytearray(merged.data))
+    moved = RawTensor(merged.name, merged.dtype, merged.shape, data)
+    target, start, end = (_numbers(each) for each in (moved, before, now))
+    for at in range(0, target.numel(), _CHUNK):
+        part = slice(at, at + _CHUNK)
+        _move(target[part], start[part], end[part])
+    return moved
+
+
+def _numbers(tensor: RawTensor) -> torch.Tensor:
+    """Return the elements in a row, complex ones as two."""
+    values = tensor_of(tensor)
+    if tensor.dtype in _WITHOUT_ARITHMETIC:
+        return values.reshape(-1).view(torch.bool)
+    return (torch.view_as_real(values) if values.is_complex() else values).reshape(-1)
+
+
+def _move(target: torch.Tensor, start: torch.Tensor, end: torch.Tensor) -> None:
+    """Make what was merged, in `target`, what it is with the progress added."""
+    if target.dtype == torch.bool:
+        values, first, last = (each.view(torch.uint8) for each in (target, start, end))
+        values.copy_(torch.where(last != first, last, values))
+    elif target.is_floating_point():
+        moved = target.to(torch.float64) + (end.to(torch.float64) - start.to(torch.float64))
+        # adding 0 would make 0.0 of a merged -0.0
+        stays = _bits(start) == _bits(end)
+        _bits(target).copy_(torch.where(stays, _bits(target), _bits(moved.to(target.dtype))))
+    else:
+        _bits(target).add_(_bits(end) - _bits(start))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(_SIGNED[tensor.element_size()])
