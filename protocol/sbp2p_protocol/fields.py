@@ -63,6 +63,10 @@ class Fields:
             raise self.fault(key, "is not a byte string")
         return value
 
+    def blob_or_none(self, key: str) -> bytes | None:
+        """Return a byte string or null."""
+        return None if self._map[key] is None else self.blob(key)
+
     def items(self, key: str, most: int) -> list[CborValue]:
         """Return an array of bounded length."""
         value = self._map[key]

@@ -1,0 +1,67 @@
+"""`int8`: 256 elements at a time as integers from -127 to 127 and one scale.
+
+With a parent it is the difference that is rounded, so the error is some 1/127 of the largest change
+in each block, not of the largest weight (Dettmers and others, 8-bit optimizers via block-wise
+quantization, 2022, for the blocks).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from sbp2p.merge.compress.arrays import raw
+from sbp2p.merge.compress.codec import register
+from sbp2p.merge.compress.packed import BLOCK, Packed, PackedCodec, Subject, dequantised
+from sbp2p.merge.dtypes import TORCH
+
+if TYPE_CHECKING:
+    from sbp2p.merge.compress.codec import Codec
+
+
+class Int8(PackedCodec):
+    """Eight bits an element, and four bytes for each block."""
+
+    uses_parent = True
+
+    @property
+    def text(self) -> str:
+        """`int8`."""
+        return "int8"
+
+    def pack(self, subject: Subject) -> Packed | None:
+        """Round the difference to the parent, or the values themselves."""
+        base = subject.base()
+        numbers, scales = quantised(subject.wish - base)
+        if not bool(scales.isfinite().all()):
+            return None
+        values = dequantised(numbers, scales, base.dtype)
+        if subject.parent is not None:
+            values = base + values
+        name = subject.spec.name
+        parts = (raw(f"int8:{name}", numbers), raw(f"scale:{name}", scales))
+        packing = "int8" if subject.parent is None else "int8-delta"
+        return subject.packed(packing, parts, values.to(TORCH[subject.spec.dtype]))
+
+
+def quantised(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return integers, I8, and F32 scales of blocks, so that their products are near the values."""
+    count = values.numel()
+    blocks = torch.zeros((count + BLOCK - 1) // BLOCK * BLOCK, dtype=values.dtype)
+    blocks[:count] = values
+    blocks = blocks.view(-1, BLOCK)
+    scales = (blocks.abs().amax(1) / 127).to(torch.float32)
+    by = scales.to(values.dtype).unsqueeze(1)
+    numbers = torch.where(by > 0, blocks / by, torch.zeros_like(blocks))
+    rounded = numbers.round().clamp(-127, 127).to(torch.int8)
+    return rounded.view(-1)[:count].contiguous(), scales
+
+
+def _make(options: list[str]) -> Codec:
+    if options:
+        raise ValueError("it has no options")
+    return Int8()
+
+
+register("int8", _make)

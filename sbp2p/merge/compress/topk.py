@@ -1,0 +1,73 @@
+"""`topk:FRACTION`: of each tensor the elements that changed most since the parent.
+
+They get their new values exactly, the others keep the parent's; so the update is the parent with
+some bits changed, and is packed as that. Without a parent there is nothing to choose by, and the
+tensor travels as it is: the first update of a peer, or one now and then for newcomers.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from sbp2p.merge.compress.arrays import flat, like
+from sbp2p.merge.compress.codec import register
+from sbp2p.merge.compress.packed import Packed, PackedCodec, Subject, pack_whole
+from sbp2p.merge.dtypes import TORCH
+
+if TYPE_CHECKING:
+    from sbp2p.merge.compress.codec import Codec
+
+_TEXT_MAX: Final = 16
+
+
+class TopK(PackedCodec):
+    """The largest changes.
+
+    Args:
+        fraction: of the elements of each tensor, over 0, at most 1, as text: 0.01.
+    """
+
+    uses_parent = True
+
+    def __init__(self, fraction: str) -> None:
+        if len(fraction) > _TEXT_MAX or not fraction.replace(".", "", 1).isdigit():
+            raise ValueError(f"{fraction[:_TEXT_MAX]!a} is not a fraction such as 0.01")
+        self._text = fraction
+        self.fraction = Fraction(fraction)
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"{fraction} is not over 0 and at most 1")
+
+    @property
+    def text(self) -> str:
+        """`topk:FRACTION`."""
+        return f"topk:{self._text}"
+
+    def pack(self, subject: Subject) -> Packed | None:
+        """Choose elements, and pack the bits that change."""
+        if subject.parent is None:
+            return None
+        changes = (subject.wish - subject.base()).abs()
+        if not bool(changes.isfinite().all()):
+            return None
+        most = ceil(self.fraction * changes.numel())
+        chosen = changes.nonzero().view(-1)
+        if chosen.numel() > most:
+            chosen = torch.topk(changes, most, sorted=False).indices
+        values = flat(subject.parent).clone()
+        values[chosen] = subject.wish[chosen].to(TORCH[subject.spec.dtype])
+        result = like(subject.spec, values)
+        whole = pack_whole(subject.spec, result, subject.parent, tries_planes=False)
+        return subject.packed(whole.packing, whole.parts, values)
+
+
+def _make(options: list[str]) -> Codec:
+    if len(options) != 1:
+        raise ValueError("say which fraction: topk:0.01")
+    return TopK(options[0])
+
+
+register("topk", _make)
