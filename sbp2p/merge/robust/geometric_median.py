@@ -9,8 +9,10 @@ computes the combination exactly.
 Inner products are taken about the coordinate-wise median, which is also where the iteration starts:
 a hostile model a trillion times farther off than the others costs them no digit, and no iteration.
 A distance counts as at least `smoothing` times the median distance from there, so that no weight is
-infinite when z falls on a model. If at least half of the models are that median exactly, they are
-the result. A model whose squared distance is above the range of float64 gets weight 0.
+infinite when z falls on a model. There the iteration also crawls, so the model nearest to where it
+ended is tried: if the others' pulls on it do not outweigh its own weight, it is the geometric
+median, and the result bit for bit. A model whose squared distance is above the range of float64
+gets weight 0.
 
 Only additions, multiplications, divisions and square roots of float64, and exactly rounded sums:
 the coefficients are the same bits on every peer.
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 _SMOOTHING: Final = "1e-6"
 _ITERATIONS: Final = 100
 """At most; each shrinks the error by a constant factor, 30 mostly do."""
+
+_EVEN: Final = 1 + 1e-9
+"""Pulls that outweigh a model by less come from rounding; models on a line are exactly even."""
 
 _SETTLED: Final = 1e-14
 """Change of every coefficient below which another iteration changes nothing that matters."""
@@ -69,23 +74,37 @@ def weiszfeld(
     """
     count = len(products)
     distances = [sqrt(products[i][i]) for i in range(count)]
-    typical = sorted(distances)[(count - 1) // 2]
-    if typical == 0:
-        here = [Fraction(w) * (d == 0) for w, d in zip(weights, distances, strict=True)]
-        if total := sum(here):
-            return [each / total for each in here]
-        typical = min(d for d in distances if d)  # those in the middle have no weight
+    typical = sorted(distances)[(count - 1) // 2] or max(distances)
     least = smoothing * typical
     point: list[float] = []
-    for _ in range(iterations):
+    for _ in range(iterations if typical else 0):
         pulls = [w / max(d, least) for w, d in zip(weights, distances, strict=True)]
         total_pull = fsum(pulls)
         before, point = point, [pull / total_pull for pull in pulls]
         if before and max(abs(a - b) for a, b in zip(before, point, strict=True)) < _SETTLED:
             break
         distances = distances_from(products, point)
-    exact = [Fraction(each) for each in point]
+    nearest = min(range(count), key=lambda each: (distances[each], each))
+    here = _at_input(products, weights, nearest)
+    exact = [Fraction(each) for each in (here or point)]
     return [each / sum(exact) for each in exact]
+
+
+def _at_input(products: Matrix, weights: Sequence[float], which: int) -> list[float] | None:
+    """Return the weights of the inputs that equal this one if it is the geometric median."""
+    row = products[which]
+    squares = [products[i][i] - 2 * row[i] + row[which] for i in range(len(products))]
+    equal = [w if square <= 0 else 0.0 for w, square in zip(weights, squares, strict=True)]
+    pulls = [
+        w / sqrt(square) if square > 0 else 0.0 for w, square in zip(weights, squares, strict=True)
+    ]
+    others = [i for i, pull in enumerate(pulls) if pull]
+    pull = fsum(
+        pulls[i] * pulls[j] * (products[i][j] - row[i] - row[j] + row[which])
+        for i in others
+        for j in others
+    )
+    return equal if pull <= fsum(equal) ** 2 * _EVEN else None
 
 
 @register
