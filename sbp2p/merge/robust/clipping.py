@@ -12,7 +12,7 @@ exact rationals but for the factors tau/distance, which are float64; without cli
 exactly the mean.
 
 An input at any distance moves the result by at most its weight times tau in each iteration; one
-whose squared distance is above the range of float64 not at all. tau is a number, in units of the
+that is infinitely far away (rule 4 of `geometry`) not at all. tau is a number, in units of the
 weights' own norm, or "auto": the median distance from the current point (of two the lower), which
 hostile inputs cannot choose while they are fewer than half.
 

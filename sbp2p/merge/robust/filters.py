@@ -16,7 +16,7 @@ than `minimum-diameter` can look at.
 from __future__ import annotations
 
 from itertools import combinations
-from math import comb, fsum
+from math import comb, fsum, isfinite
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import MergeError
@@ -52,9 +52,14 @@ def minimum_diameter(distances: Matrix, keep: int) -> tuple[int, ...]:
 def nearest_the_mean(distances: Matrix, keep: int) -> tuple[int, ...]:
     """Return what is left of all inputs when the farthest from the mean goes, one at a time."""
     left = list(range(len(distances)))
+
+    def farness(each: int) -> tuple[int, float, int]:
+        here = [distances[each][other] for other in left]
+        finite = [distance for distance in here if isfinite(distance)]
+        return len(here) - len(finite), fsum(finite), each
+
     while len(left) > keep:
-        far = max(left, key=lambda each: (fsum(distances[each][other] for other in left), each))
-        left.remove(far)
+        left.remove(max(left, key=farness))
     return tuple(left)
 
 

@@ -11,8 +11,8 @@ a hostile model a trillion times farther off than the others costs them no digit
 A distance counts as at least `smoothing` times the median distance from there, so that no weight is
 infinite when z falls on a model. There the iteration also crawls, so the model nearest to where it
 ended is tried: if the others' pulls on it do not outweigh its own weight, it is the geometric
-median, and the result bit for bit. A model whose squared distance is above the range of float64
-gets weight 0.
+median, and the result bit for bit. A model that is infinitely far away (rule 4 of
+`geometry`) gets weight 0.
 
 Only additions, multiplications, divisions and square roots of float64, and exactly rounded sums:
 the coefficients are the same bits on every peer.
@@ -143,8 +143,8 @@ class GeometricMedian(LinearMethod):
         near = [i for i in range(group.count) if isfinite(products[i][i])]
         if not near:
             raise MergeError(
-                "no input is within the square root of the range of float64 of the others",
-                hint="look at the inputs: no model has weights of 1e150",
+                "the inputs are all too far apart for the range of float64",
+                hint="look at them: no model has weights of 1e144",
             )
         found = weiszfeld(
             [[products[i][j] for j in near] for i in near],

@@ -11,15 +11,15 @@ Rules:
    the two norms. Both have the same bits on every processor.
 2. Two equal inputs have distance 0.0, and distances are symmetric, exactly: what is a tie is a tie.
 3. Inputs come in step (see `Group.pieces`): one pass over all inputs, one piece of each in memory.
-4. A sum above the range of float64, which only F64 models can reach, is infinity. Callers take
-   such an input for one that is infinitely far away.
+4. A squared distance above 2^960, which only F64 models can reach, is infinity, so that no sum of
+   squared distances overflows. Callers take such an input for one that is infinitely far away.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 from sbp2p.merge.method import BASE
 from sbp2p.merge.robust.order import median_rows, sort_rows
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import torch
 
     from sbp2p.merge.method import Group
+
+_FAR: Final = 2.0**960
+"""A squared distance above this is infinite: weights of 1e144, which no model has."""
 
 Matrix = list[list[float]]
 Centre = Literal["median", "base", "zero"]
@@ -79,8 +82,8 @@ def squared_distances(group: Group, *, base: bool = False) -> Matrix:
 def inner_products(group: Group, *, centre: Centre) -> Matrix:
     """Return <x_i - c, x_j - c> for all inputs, about the coordinate-wise median, the base, or 0.
 
-    About 0, the base is the last row and column, if there is one. Where the norm of an input is
-    above the range of float64, its row and column are not finite.
+    About 0, the base is the last row and column, if there is one. Where the squared norm of an
+    input is above 2^960, its place on the diagonal is infinity, and its row and column may be.
     """
     size = group.count + (group.base and centre == "zero")
     totals = [_Sums(size - first) for first in range(size)]
@@ -127,7 +130,6 @@ class _Sums:
 
 
 def _rounded(total: Fraction) -> float:
-    try:
-        return float(total)
-    except OverflowError:
+    if abs(total) > _FAR:
         return inf if total > 0 else -inf
+    return float(total)
