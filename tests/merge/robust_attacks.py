@@ -13,15 +13,16 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Models = np.ndarray[tuple[int, int], np.dtype[np.float64]]
-    Model = np.ndarray[tuple[int], np.dtype[np.float64]]
+    from numpy.typing import NDArray
+
+    Models = NDArray[np.float64]
+    Model = NDArray[np.float64]
     Attack = Callable[[Models, Model, int], Models]
 
 
 def alike(model: Model, f: int) -> Models:
     """Return f times the same model."""
-    copies: Models = np.stack([model] * f)
-    return copies
+    return np.repeat(model[None], f, axis=0)
 
 
 def sign_flip(honest: Models, base: Model, f: int) -> Models:
