@@ -181,10 +181,10 @@ def _second_magnitude(rows: list[list[tuple[int, float]]]) -> float:
     previous = -1.0
     value = 0.0
     for _ in range(min(_STEPS_MAX, 1 + _WORK_MAX // work)):
-        if not any(vector):
-            return 0.0
         half = _mixed(rows, own, vector)
         value = sum(x * x for x in half)  # the Rayleigh quotient of W squared: vector has length 1
+        if value < 1e-24:  # rounding errors, and nothing else is left
+            return 0.0
         # the quotient only grows; the error is about the last step over what steps shrink by
         if abs(value - previous) <= 1e-9 * (1.0 - value):
             break
@@ -204,10 +204,8 @@ def _mixed(
 
 
 def _across_the_mean(values: list[float]) -> list[float]:
-    """Return the values less their mean, scaled to length 1; all zero if nothing is left."""
+    """Return the values less their mean, scaled to length 1."""
     mean = sum(values) / len(values)
     rest = [value - mean for value in values]
     length = sum(value * value for value in rest) ** 0.5
-    if length < 1e-140:
-        return [0.0] * len(values)
     return [value / length for value in rest]

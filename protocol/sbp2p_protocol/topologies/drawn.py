@@ -7,9 +7,11 @@ when one peer joins or leaves:
 | topology | edges between others that come or go |
 |---|---|
 | random regular, even degree d | at most d / 2 |
-| random regular, odd degree | (d - 1) / 2, and of its matching a few, on average under 4 |
-| small world of degree d | at most d (d + 2) / 8, and on average under d more |
-| matching | a few of the round's pairs, on average under 4 |
+| random regular, odd degree | (d - 1) / 2, and of its matching under log2 n on average |
+| small world of degree d | at most d^2 / 4, and the long ways that lead to the newcomer |
+| matching | of the round's n / 2 pairs under log2 n on average |
+
+A random regular graph of at most degree + 1 members is a full one, and is drawn when n passes that.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ leaves a namespace of n:
 |---|---|
 | full, star | none; a star without a named centre: all, if the newcomer becomes the centre |
 | ring, line | 1 |
-| torus, c columns | at most c + 1 |
-| grid, c columns | at most c + 2 n / c |
-| exponential | at most n |
+| torus, c columns | at most 2 c |
+| grid, c columns | at most 2 c + 2 n / c |
+| exponential | at most 2 n, of n log2 n |
 
 A grid or torus without given columns has as many as its rows, and is laid out anew when n passes a
 square number.
