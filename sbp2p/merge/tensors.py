@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self, runtime_checkable
 
 from sbp2p.checkpoint.formats.layout import shown
 from sbp2p.checkpoint.formats.safetensors import DTYPE_BITS
@@ -71,10 +71,18 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """Where a result goes. `write` is called from several threads, in any order, each byte once."""
+    """Where a result goes.
+
+    `begin`, `reject` and `finish` are called by one thread, `write` by several, in any order, each
+    byte once. When an input turns out to be bad midway, the engine calls `reject` for it, and then
+    `begin` again: what was written until then is void.
+    """
 
     def begin(self, specs: Mapping[str, TensorSpec]) -> None:
-        """Take notice of every tensor of the result, before the first byte; nothing is lost yet."""
+        """Take notice of every tensor of the result; the bytes written before count no more."""
+
+    def reject(self, label: str, key: bytes, tensor: str, reason: str) -> None:
+        """Take notice that an input is left out, and why."""
 
     def write(self, name: str, offset: int, data: memoryview) -> None:
         """Store a piece of a tensor; `data` is reused by the caller when this returns."""
@@ -83,8 +91,16 @@ class Sink(Protocol):
         """Make the result visible: everything was written. Not called when a merge fails."""
 
 
+@runtime_checkable
+class TiedSource(Protocol):
+    """A source that knows that some of its tensors are one: a change to one changes the other."""
+
+    def ties(self) -> Mapping[str, str]:
+        """Return, for every tensor that is another one, the name that comes first of them all."""
+
+
 class MemorySource(Source):
-    """A model whose tensors are in memory."""
+    """A model whose tensors are in memory. Two with the same `data` object are one tensor."""
 
     def __init__(self, tensors: Mapping[str, RawTensor]) -> None:
         """Look at tensors by name; the bytes are neither copied nor changed. Raises MergeError."""
@@ -92,6 +108,13 @@ class MemorySource(Source):
         self._specs = {
             name: TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()
         }
+        self._ties: dict[str, str] = {}
+        first: dict[object, str] = {}
+        for name in sorted(tensors):
+            tensor = tensors[name]
+            leader = first.setdefault((id(tensor.data), tensor.dtype, tensor.shape), name)
+            if leader != name:
+                self._ties[name] = leader
         for name, spec in self._specs.items():
             if (have := self._data[name].nbytes) != spec.nbytes:
                 raise MergeError(f"tensor {shown(name)} has {have} bytes, not {spec.nbytes}")
@@ -99,6 +122,10 @@ class MemorySource(Source):
     def specs(self) -> Mapping[str, TensorSpec]:
         """Return every tensor by name."""
         return self._specs
+
+    def ties(self) -> Mapping[str, str]:
+        """Return the tensors that share their `data` with one whose name comes earlier."""
+        return self._ties
 
     def read_into(self, name: str, offset: int, buffer: memoryview) -> None:
         """Copy bytes of a tensor, from `offset` on."""
@@ -123,6 +150,11 @@ class FileSource(Source):
         if spec.nbytes != span.length:
             raise MergeError(f"tensor {shown(name)} has {span.length} bytes, not {spec.nbytes}")
         return spec
+
+    @property
+    def reader(self) -> TensorReader:
+        """The files that were opened."""
+        return self._reader
 
     def specs(self) -> Mapping[str, TensorSpec]:
         """Return every tensor by name, in order of file and offset."""
@@ -164,6 +196,9 @@ class MemorySink(Sink):
     def write(self, name: str, offset: int, data: memoryview) -> None:
         """Copy a piece of a tensor into its place."""
         self._data[name][offset : offset + data.nbytes] = data
+
+    def reject(self, label: str, key: bytes, tensor: str, reason: str) -> None:
+        """Do nothing: the report says it."""
 
     def finish(self) -> None:
         """Show the result as `tensors`."""
