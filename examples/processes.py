@@ -2,7 +2,7 @@
 
 Each child is one Python module that reads its settings, as JSON, from its one argument and tells
 what happens as JSON lines. A child ends when its standard input ends, so it does not outlive this
-process whatever becomes of it; it ignores Ctrl-C, which is this process's to handle.
+process whatever becomes of it; it ignores Ctrl-C, which is this process's to handle (`child`).
 
     with Family(work) as family:
         child = family.start("examples.digits.node", {...})
@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 _STOP_S: Final = 5.0
 _TAIL: Final = 2000
 _QUIET: Final = {
@@ -165,15 +163,3 @@ class Family:
                 child.process.kill()
         for reader in self._readers:
             reader.join(_STOP_S)
-
-
-def begin_child() -> Event:
-    """Read the settings of this process, if it is a child; Ctrl-C is the parent's from here on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings: Event = json.loads(sys.argv[1])
-    return settings
-
-
-def tell(event: str, **facts: Any) -> None:
-    """Tell the parent something."""
-    print(json.dumps({"event": event, **facts}), flush=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .training import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +55,7 @@ class Settings:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Settings:
+    def from_json(cls, given: Mapping[str, Any]) -> Settings:
         """Read what `to_json` made."""
         rest = {**given, "recipe": Recipe(**given["recipe"]), "peers": tuple(given["peers"])}
         return cls(**rest)
