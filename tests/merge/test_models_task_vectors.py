@@ -226,7 +226,10 @@ def test_a_power_of_two_scales_and_a_sign_turns_every_bit(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES[1:])  # the engine's exact sums see to the first
 def test_inputs_that_are_the_base_give_the_base(name: str) -> None:
     base, _ = fine_tunes(0, 100)
-    assert torch.equal(run(get(name), ListGroup([base.clone()] * 3, base)), base)
+    base[:3] = torch.tensor([0.0, -0.0, 5e-324])
+    for scale in (1, -1):
+        merged = run(get(name, scale=scale), ListGroup([base.clone()] * 3, base))
+        assert torch.equal(merged.view(torch.int64), base.view(torch.int64))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import torch
 from sbp2p.merge.method import ElementwiseMethod, MethodDoc, Scope, register
 from sbp2p.merge.models.numbers import Number, exact, share, whole_weights
 from sbp2p.merge.models.selection import order_statistics
-from sbp2p.merge.models.ties import trimmed
+from sbp2p.merge.models.ties import moved, trimmed
 
 if TYPE_CHECKING:
     from sbp2p.merge.method import Group, Place
@@ -89,4 +89,4 @@ class Breadcrumbs(ElementwiseMethod):
             if kept.largest < inf:
                 masked.masked_fill_(masked.abs() > kept.largest, 0.0)
             total.add_(masked.mul_(kept.weight))
-        return total.mul_(self._scale).add_(base)
+        return moved(base, total.mul_(self._scale))

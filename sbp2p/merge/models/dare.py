@@ -24,7 +24,7 @@ from blake3 import blake3
 
 from sbp2p.merge.method import ElementwiseMethod, MethodDoc, register
 from sbp2p.merge.models.numbers import Number, exact, share, whole_weights
-from sbp2p.merge.models.ties import disjoint_mean
+from sbp2p.merge.models.ties import disjoint_mean, moved
 
 if TYPE_CHECKING:
     from sbp2p.merge.method import Group, Place
@@ -81,7 +81,7 @@ class Dare(ElementwiseMethod):
             row.sub_(base)
             if self._density < 1:
                 row.masked_fill_(dropped(self._seed, key, place, self._density), 0.0).div_(density)
-        return self._mixed(values, voters.weights).mul_(self._scale).add_(base)
+        return moved(base, self._mixed(values, voters.weights).mul_(self._scale))
 
     def _mixed(self, rows: torch.Tensor, weights: list[float]) -> torch.Tensor:
         total = torch.zeros_like(rows[0])

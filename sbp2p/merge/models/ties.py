@@ -73,7 +73,15 @@ class Ties(ElementwiseMethod):
         for row, smallest in zip(values, cast("list[float]", survey), strict=True):
             row.sub_(base)
             rows.append(trimmed(row, smallest))
-        return disjoint_mean(rows, weights.tolist()).mul_(self._scale).add_(base)
+        return moved(base, disjoint_mean(rows, weights.tolist()).mul_(self._scale))
+
+
+def moved(base: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+    """Return base + update, and the very bits of the base where the update is 0.
+
+    A base of -0.0 plus 0.0 were 0.0, so 0.0 is subtracted instead, whatever sign the update has.
+    """
+    return base - (0.0 - update)
 
 
 def trimmed(row: torch.Tensor, smallest: float) -> torch.Tensor:

@@ -101,7 +101,7 @@ class Outer(ElementwiseMethod):
             gradient = base - merged
         update = self.step(gradient, slots, taken + 1)
         self._state.write(place, slots)
-        return base - update
+        return base - (update + 0.0)  # a base of -0.0 stays one: -0.0 - -0.0 is 0.0
 
 
 def _linear(
