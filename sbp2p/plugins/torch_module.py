@@ -82,9 +82,16 @@ class TorchModule:
         if fresh is not None and self._optimizer is not None:
             self._optimizer.begin(fresh)
 
+    def live(self) -> list[torch.Tensor]:
+        """Return the module's own tensors that are shared, without those of the optimizer."""
+        slots = tensor_slots(chosen(self._state(), self._only, self._exclude))
+        return [slot.tensor for slot in slots.values()]
+
     def _slots(self) -> dict[str, Slot]:
         """Return where everything that is shared lies, by name."""
-        slots = tensor_slots(chosen(self._state(), self._only, self._exclude))
+        slots: dict[str, Slot] = dict(
+            tensor_slots(chosen(self._state(), self._only, self._exclude))
+        )
         if self._optimizer is not None:
             for name, slot in self._optimizer.slots().items():
                 if name in slots:
@@ -129,6 +136,12 @@ class TorchModule:
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     """Return the module inside wrappers that change no weights."""
+    for part in module.modules():
+        if type(part).__name__ == "FullyShardedDataParallel":
+            raise MergeError(
+                "the module's weights are sharded over processes, so none of them has the model",
+                hint="gather them first, or train with DistributedDataParallel",
+            )
     while True:
         inner: Any = getattr(module, "_orig_mod", None)
         if isinstance(module, (DataParallel, DistributedDataParallel)):

@@ -66,7 +66,7 @@ class TensorDict:
         return tensor_slots(chosen(self._tensors, self._only, self._exclude))
 
 
-def tensor_slots(tensors: Mapping[str, torch.Tensor]) -> dict[str, Slot]:
+def tensor_slots(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorSlot]:
     """Return a slot for each tensor, shared memory once; raises MergeError."""
     for name, tensor in tensors.items():
         check_shareable(name, tensor)

@@ -157,6 +157,16 @@ class Background:
         finally:
             self._busy.release()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the node runs: inside the block."""
+        return self._thread is not None and os.getpid() == self._process
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a round goes on beside the training."""
+        return self._round is not None
+
     # -- training ---------------------------------------------------------------------------------
 
     def step(self, model: Any, *, samples: int = 1, wait_s: float | None = None) -> StepResult:
