@@ -361,6 +361,8 @@ class NamespaceConfig:
     """Updates that are fetched at a time in one round."""
     size_factor: float = 4.0
     """An update with more bytes than so many times this node's own model, and 1 MiB, is refused."""
+    update_bytes_max: int = 64 * 1024 * MIB
+    """The same for a node that has no model yet."""
     samples_max: int = 1_000_000
     """What a peer's claim of samples counts for at most."""
     records_kept: int = 16

@@ -19,15 +19,15 @@ Roles. A role, which may differ by peer, says whether this node tells of its upd
 told. Each side hears the other's; OFFLINE means no link. `peer_filter` decides who may be a member
 at all.
 
-A peer's update must be signed, be its own, and be of a later round than the one before. What is not
-is noted with its reason in `rejections`, which the next round's result names, and counts against
-the peer. Updates are told to every member that wants them, neighbour or not: who is whose neighbour
-is the receiver's affair.
+A peer's update must be signed, be its own, and be of a later round than the one before, or the same
+again; `sbp2p_protocol.rounds` judges. What is not is noted with its reason in `rejections`, which
+the next round's result names, and counts against the peer. Updates are told to every member that
+wants them, neighbour or not: who is whose neighbour is the receiver's affair.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -53,6 +53,7 @@ from sbp2p_protocol.namespace_messages import (
     UpdateMessage,
     read_update,
 )
+from sbp2p_protocol.rounds import Rounds, Verdict
 
 from .contacts import Contacts
 from .links import Link
@@ -74,7 +75,8 @@ TIE_S: Final = 5.0
 REJECTIONS_MAX: Final = 256
 EVENTS_MAX: Final = 1024
 """Events that wait for one reader; one that falls further behind is cut off."""
-_CIDS_KEPT: Final = 8
+_UPDATES_KEPT: Final = 4
+"""Of one peer: a round may still want an older one than the newest."""
 
 
 @dataclass(slots=True)
@@ -84,19 +86,12 @@ class _Known:
     link: Link
     stance: Stance
     records: RecordReader
-    update: Update | None = None
     told: set[PeerId] = field(default_factory=set)
     """Members of which it was given a record."""
-    cids: deque[Cid] = field(default_factory=lambda: deque(maxlen=_CIDS_KEPT))
-    """Its last updates: told again, they are no news."""
 
     @property
     def role(self) -> Role:
         return Role.of(sends=self.stance.sends, receives=self.stance.receives)
-
-    @property
-    def round(self) -> int:
-        return max(self.stance.round, self.update.round if self.update is not None else 0)
 
 
 class Members:
@@ -109,10 +104,13 @@ class Members:
         inbox: Inbox,
         *,
         role: Role,
+        rounds: Rounds,
         peer_filter: Callable[[PeerId], bool] | None,
     ) -> None:
         self.name = name
         self.role = role
+        self.rounds = rounds
+        """Which updates count."""
         self.round = 0
         """The last round that this node has finished."""
         self.own: Update | None = None
@@ -128,6 +126,8 @@ class Members:
         self._filter = peer_filter
         self._roles: dict[PeerId, Role] = {}
         self._known: dict[PeerId, _Known] = {}
+        self._updates: OrderedDict[PeerId, deque[Update]] = OrderedDict()
+        """The last of each peer, also of some that have left: others may have them."""
         self._asking: dict[PeerId, Link] = {}
         self._closing = False
         self._listeners: list[trio.MemorySendChannel[NamespaceEvent]] = []
@@ -138,7 +138,7 @@ class Members:
     def __iter__(self) -> Iterator[Member]:
         for peer_id in sorted(self._known):
             known = self._known[peer_id]
-            yield Member(peer_id, known.role, known.round)
+            yield Member(peer_id, known.role, max(known.stance.round, self.published(peer_id)))
 
     def __contains__(self, peer_id: PeerId) -> bool:
         return peer_id in self._known
@@ -150,10 +150,30 @@ class Members:
         """Return the members that publish, sorted."""
         return sorted(peer for peer, known in self._known.items() if known.stance.sends)
 
-    def update_of(self, peer_id: PeerId) -> Update | None:
-        """Return a member's newest update."""
-        known = self._known.get(peer_id)
-        return None if known is None else known.update
+    def holders(self, peer_id: PeerId) -> list[PeerId]:
+        """Return who may have a peer's update besides itself: those that have merged since."""
+        update = self.newest(peer_id)
+        reached = 0 if update is None else update.round
+        return [
+            each
+            for each, known in sorted(self._known.items())
+            if each != peer_id and known.stance.sends and known.stance.round >= reached
+        ]
+
+    def published(self, peer_id: PeerId) -> int:
+        """Return the round of a peer's newest update; 0 if there is none."""
+        update = self.newest(peer_id)
+        return 0 if update is None else update.round
+
+    def newest(self, peer_id: PeerId) -> Update | None:
+        """Return a peer's newest update."""
+        updates = self._updates.get(peer_id)
+        return updates[-1] if updates else None
+
+    def update(self, peer_id: PeerId, cid: Cid) -> Update | None:
+        """Return one of a peer's last updates."""
+        updates = self._updates.get(peer_id, ())
+        return next((each for each in updates if each.cid == cid), None)
 
     def link(self, peer_id: PeerId) -> Link:
         """Return the link with a member; raises PeerUnreachableError."""
@@ -335,7 +355,7 @@ class Members:
             case Data(payload):
                 self._inbox.put(link, payload)
             case UpdateMessage(document):
-                self._take_update(link.peer_id, known, document)
+                self._take_update(link.peer_id, document)
             case Stance():
                 self._take_stance(link.peer_id, known, event)
             case Peers(records):
@@ -352,7 +372,7 @@ class Members:
             before.link.leave(GoodbyeCode.DUPLICATE, "there is another stream")
         self._remember(peer_id)
         if hello.update:
-            self._take_update(peer_id, known, hello.update)
+            self._take_update(peer_id, hello.update, greeting=True)
         if before is None:
             self._report(PeerJoined(peer_id, known.role))
         self.new_member.set()
@@ -392,7 +412,7 @@ class Members:
             self._tell(peer_id, known)
         self.changed.unpark_all()
 
-    def _take_update(self, peer_id: PeerId, known: _Known, document: bytes) -> None:
+    def _take_update(self, peer_id: PeerId, document: bytes, *, greeting: bool = False) -> None:
         if not self.role_towards(peer_id).receives:
             return
         try:
@@ -400,17 +420,23 @@ class Members:
         except RemoteProtocolError as error:
             self.reject(peer_id, None, str(error))
             return
-        if update.cid in known.cids:
-            return
-        before = known.update
-        if before is not None and update.round <= before.round:
-            same = update.round == before.round
-            reason = "two updates of one round" if same else "an update of an older round"
-            self.reject(peer_id, update.cid, reason)
-            return
-        known.update = update
-        known.cids.append(update.cid)
+        verdict = self.rounds.update_arrived(
+            peer_id, update.round, update.cid, update.samples, trio.current_time()
+        )
+        if verdict is Verdict.NEW:
+            self._keep(peer_id, update)
+        elif verdict is Verdict.EQUIVOCATION:
+            self.reject(peer_id, update.cid, "two updates of one round")
+        elif verdict is Verdict.OLD and not greeting:  # who starts again may not know better
+            self.reject(peer_id, update.cid, "an update of an older round")
         self.changed.unpark_all()
+
+    def _keep(self, peer_id: PeerId, update: Update) -> None:
+        updates = self._updates.setdefault(peer_id, deque(maxlen=_UPDATES_KEPT))
+        updates.append(update)
+        self._updates.move_to_end(peer_id)
+        while len(self._updates) > 2 * self._config.members_max:
+            self._updates.popitem(last=False)
 
     def reject(self, peer_id: PeerId, cid: Cid | None, reason: str) -> None:
         """Note what a peer did that no honest one does; the next round's result tells."""

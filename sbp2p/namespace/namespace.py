@@ -17,6 +17,7 @@ Errors: the Sbp2pError tree; ValueError and TypeError for arguments that no call
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -28,19 +29,36 @@ from sbp2p_keys.errors import KeysError
 from sbp2p_keys.identity import PeerId
 from sbp2p_protocol.limits import NAMESPACE_DATA_MAX
 from sbp2p_protocol.namespace_messages import check_namespace
+from sbp2p_protocol.rounds import Rounds, RoundSettings
+from sbp2p_protocol.topology import TopologyError, parse_topology
 
+from .bootstrap import bootstrap
 from .inbox import Inbox
 from .meeting import meet
 from .members import Members
+from .rounds import Training, weighting_of
+from .updates import PLAIN, Updates
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
+    from sbp2p.merge.method import Method
+    from sbp2p.plugins.plugin import Plugin
     from sbp2p_protocol.multiaddr import Address
+    from sbp2p_protocol.round_record import Option
+    from sbp2p_protocol.round_weights import Weighting
+    from sbp2p_protocol.topology import Topology
 
     from .host import Host
     from .hub import Hub
-    from .values import Member, Message, NamespaceEvent
+    from .values import (
+        Bootstrapped,
+        Member,
+        Message,
+        NamespaceEvent,
+        Published,
+        RoundResult,
+    )
 
 _CLOSE_S: Final = 1.0
 """How long goodbyes may take."""
@@ -49,10 +67,14 @@ _CLOSE_S: Final = 1.0
 class Namespace:
     """One namespace that a node is in. Made by `Node.namespace`."""
 
-    def __init__(self, host: Host, members: Members, inbox: Inbox) -> None:
+    def __init__(
+        self, host: Host, members: Members, inbox: Inbox, training: Training, updates: Updates
+    ) -> None:
         self._host = host
         self._members = members
         self._inbox = inbox
+        self._training = training
+        self._updates = updates
 
     def __repr__(self) -> str:
         return f"<Namespace {self.name!r} with {len(self._members)} members>"
@@ -83,6 +105,16 @@ class Namespace:
     def members(self) -> tuple[Member, ...]:
         """The other nodes that are in it now, by peer id."""
         return tuple(self._members)
+
+    @property
+    def neighbours(self) -> tuple[PeerId, ...]:
+        """Those of them that this node exchanges models with in the next round."""
+        return self._training.neighbours()
+
+    @property
+    def topology(self) -> Topology:
+        """Who is whose neighbour."""
+        return self._training.topology
 
     async def wait_for_peers(
         self, wanted: int | Iterable[PeerId | str], *, timeout_s: float | None = None
@@ -148,6 +180,93 @@ class Namespace:
         """Wait for the next message of a member, in the order of their arrival."""
         return await self._inbox.take()
 
+    # -- training ---------------------------------------------------------------------------------
+
+    async def publish(self, model: object, *, samples: int = 1) -> Published:
+        """Publish a model's state as this node's update of the next round.
+
+        Args:
+            model: a plugin, or what `sbp2p.plugins` wraps: a torch module, a dict of arrays...
+            samples: how many it was trained on since the last round.
+
+        Raises:
+            ConfigError: this node's role is to publish nothing.
+            MergeError: something in the model cannot be shared.
+            StoreError: the disk failed.
+        """
+        return await self._training.publish(_wrap(model), samples)
+
+    async def merge(
+        self,
+        model: object,
+        *,
+        using: Method | str = "mean",
+        options: Mapping[str, Option] | None = None,
+        samples: int | None = None,
+        deadline_s: float | None = None,
+    ) -> RoundResult:
+        """Wait for the neighbours' updates of the round, merge them, and load what comes of it.
+
+        What was not published for this round is published first. With no quorum, or nobody there,
+        the model stays as it is, and the result says so.
+
+        Args:
+            model: as for `publish`; changed in place, all of it or nothing.
+            using: the merge method; "mean" mixes by the topology's weights, "fedavg" and the outer
+                optimisers count samples, others treat all alike.
+            options: of the method, when it is named.
+            samples: what this node's own model counts for; as published if None.
+            deadline_s: instead of the namespace's.
+
+        Raises:
+            ConfigError: this node's role is to merge nothing.
+            MergeError: no such method, or one with other options.
+            StoreError: the disk failed.
+        """
+        settings = self._members.rounds.settings
+        if deadline_s is not None:
+            settings = replace(settings, deadline_s=deadline_s)
+        method, weighting = _method(using, options or {})
+        return await self._training.merge(
+            _wrap(model),
+            method,
+            options=options or {},
+            weighting=weighting,
+            samples=samples,
+            settings=settings,
+        )
+
+    async def bootstrap(self, model: object, *, timeout_s: float | None = None) -> Bootstrapped:
+        """Load the model that the others have got to, and go on from their round.
+
+        Args:
+            model: as for `publish`; an empty dict takes whatever there is.
+            timeout_s: how long somebody with a model is waited for.
+
+        Raises:
+            NotFoundError: nobody had one in time, or none that fits.
+        """
+        timeout = self._host.config.bootstrap_timeout_s if timeout_s is None else timeout_s
+        return await bootstrap(
+            self._host, self._members, self._updates, self._training, _wrap(model), timeout
+        )
+
+
+def _wrap(model: object) -> Plugin:
+    from sbp2p.plugins.registry import wrap
+
+    return wrap(model)
+
+
+def _method(using: Method | str, options: Mapping[str, Option]) -> tuple[Method, Weighting]:
+    """Return a merge method, and what its inputs are weighted by."""
+    from sbp2p.merge.method import get
+
+    if not isinstance(using, str):
+        return using, weighting_of(using.name)
+    name = "mean" if using == "fedavg" else using
+    return get(name, **options), weighting_of(using)
+
 
 def _peer_id(peer: PeerId | str) -> PeerId:
     if isinstance(peer, PeerId):
@@ -167,20 +286,31 @@ async def open_namespace(
     name: str,
     *,
     role: Role | str = Role.PEER,
+    topology: Topology | str = "full",
     peer_filter: Callable[[PeerId], bool] | None = None,
     peers: Sequence[Address] = (),
+    settings: RoundSettings | None = None,
+    codec: str = PLAIN,
 ) -> AsyncIterator[Namespace]:
     """Be in a namespace while the block runs; see `Node.namespace`."""
     if (reason := check_namespace(name)) is not None:
         raise ConfigError(f"{name!r} cannot name a namespace: {reason}", hint="give another name")
+    try:
+        graph = parse_topology(topology) if isinstance(topology, str) else topology
+    except TopologyError as error:
+        raise ConfigError(str(error), hint="`sbp2p topology --help` lists them") from error
+    rounds = Rounds(host.peer_id, settings or RoundSettings())
     inbox = Inbox()
-    members = Members(host, name, inbox, role=Role(role), peer_filter=peer_filter)
+    members = Members(host, name, inbox, role=Role(role), rounds=rounds, peer_filter=peer_filter)
+    updates = Updates(host, name, codec)
+    members.round = await updates.last_round()
+    training = Training(host, members, updates, graph)
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
             hub.join(name, members)
             try:
                 nursery.start_soon(meet, host, members, peers)
-                yield Namespace(host, members, inbox)
+                yield Namespace(host, members, inbox, training, updates)
             finally:
                 hub.leave(name)
                 deadline = trio.current_time() + _CLOSE_S

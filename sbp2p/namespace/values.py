@@ -108,6 +108,8 @@ class RoundResult:
     bytes_received: int
     timed_out: bool
     """Whether the deadline ended the waiting."""
+    reason: str = ""
+    """Why nothing was merged; empty if something was."""
 
 
 @dataclass(frozen=True, slots=True)

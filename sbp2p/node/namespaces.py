@@ -7,7 +7,7 @@ every round: of those only what `announce` names is put under the node's name an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sbp2p.namespace.hub import Hub
 from sbp2p.namespace.namespace import open_namespace
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from sbp2p.discovery import Discovery
     from sbp2p.exchange import Exchange
     from sbp2p.namespace import Namespace
-    from sbp2p.roles import Role
     from sbp2p.store import Store, VersionRecord
     from sbp2p.swarm import Swarm
     from sbp2p_keys.identity import PeerId, PrivateKey
     from sbp2p_protocol.cid import Cid
     from sbp2p_protocol.manifest import MetaValue
-    from sbp2p_protocol.multiaddr import Address
 
     from .environment import Environment
     from .parts import Parts
@@ -127,15 +125,6 @@ class Namespaces:
         self._host = host
         self._hub = Hub(host.swarm, host.config)
 
-    def open(
-        self,
-        name: str,
-        *,
-        role: Role | str,
-        peer_filter: Callable[[PeerId], bool] | None,
-        peers: Sequence[Address],
-    ) -> AbstractAsyncContextManager[Namespace]:
-        """Return a namespace, which is to be entered."""
-        return open_namespace(
-            self._host, self._hub, name, role=role, peer_filter=peer_filter, peers=peers
-        )
+    def open(self, name: str, **options: Any) -> AbstractAsyncContextManager[Namespace]:
+        """Return a namespace, which is to be entered; see `open_namespace` for the options."""
+        return open_namespace(self._host, self._hub, name, **options)

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from sbp2p_protocol.link import Link
     from sbp2p_protocol.manifest import MetaValue
     from sbp2p_protocol.multiaddr import Address
+    from sbp2p_protocol.rounds import RoundSettings
+    from sbp2p_protocol.topology import Topology
 
     from .finding_peers import PeerFinder
     from .namespaces import Namespaces
@@ -495,16 +497,22 @@ class Node:
         name: str,
         *,
         role: Role | str = Role.PEER,
+        topology: Topology | str = "full",
         peer_filter: Callable[[PeerId], bool] | None = None,
         peers: Sequence[str] = (),
+        rounds: RoundSettings | None = None,
+        codec: str = "lossless",
     ) -> AbstractAsyncContextManager[Namespace]:
         """Be in a namespace while the returned block runs: nodes that train a model together.
 
         Args:
             name: of the namespace, and of the model that is published in it.
             role: what this node does for the members.
+            topology: who exchanges models with whom, or its text, such as "ring".
             peer_filter: who may be a member, as far as this node goes.
             peers: addresses of members; more are found through them, the DHT and the LAN.
+            rounds: how long a round lasts at most, and what counts in it.
+            codec: how this node's updates are encoded, such as "int8".
 
         Raises:
             ConfigError: the name cannot be, or this node is in that namespace already.
@@ -522,7 +530,15 @@ class Node:
                 changed=self._changed,
             )
         addresses = tuple(map(read_address, texts(peers)))
-        return self._namespaces.open(name, role=role, peer_filter=peer_filter, peers=addresses)
+        return self._namespaces.open(
+            name,
+            role=role,
+            topology=topology,
+            peer_filter=peer_filter,
+            peers=addresses,
+            settings=rounds,
+            codec=codec,
+        )
 
     # -- peers ------------------------------------------------------------------------------------
 

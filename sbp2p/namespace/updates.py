@@ -1,0 +1,239 @@
+"""Updates: a model becomes a signed version, and a member's version becomes a model again.
+
+Theory of operation. Publishing takes a snapshot of the plugin's tensors, encodes it, writes one
+safetensors file, and signs it as the next version of the model that the namespace is called after.
+What everybody will decode it to is kept: that, and not the model as it was, is this node's own
+input of the round, so that all peers merge the same bits.
+
+Fetching goes over the exchange, from the publisher and from whoever else has it or is getting it.
+Before a block is asked for, the version must be one file of the right name and not larger than
+`size_factor` allows; after that its tensors must be this model's: names, dtypes, shapes.
+
+Disk: of every peer, and of this node, updates that are more than `staleness_max` rounds old are
+removed, with their versions; of records the newest `records_kept` stay.
+
+Errors: UnfitError for an update that no one should merge, and other Sbp2pErrors for one that could
+not be had now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from sbp2p import observe
+from sbp2p.checkpoint.reader import TensorReader
+from sbp2p.errors import CheckpointError, MergeError, NotFoundError, Sbp2pError, StoreError
+from sbp2p.exchange import Choice, Source
+from sbp2p.merge.compress.codec import Encoded, decode_update, get_codec
+from sbp2p.plugins.plugin import check_tensors, specs_of
+from sbp2p_protocol.limits import MIB
+from sbp2p_protocol.link import ManifestLink
+from sbp2p_protocol.namespace_messages import ROUNDS_SUFFIX, Update, update_meta
+
+from .files import FOLDER, OWN, RECORDS, UPDATE_FILE, remove_folder, write_update
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from sbp2p.checkpoint.reader import RawTensor
+    from sbp2p.exchange import FoundVersion
+    from sbp2p.merge.compress.feedback import Feedback
+    from sbp2p.node.values import Version
+    from sbp2p.plugins.plugin import Plugin
+    from sbp2p_keys.identity import PeerId
+
+    from .host import Host
+
+PLAIN: Final = "lossless"
+"""The codec of updates that are the model as it is: there is nothing to encode or decode."""
+_SLACK_BYTES: Final = 1 * MIB
+"""What an update may have beyond its bound in proportion: headers, and tiny models."""
+
+
+class UnfitError(Sbp2pError):
+    """An update is malformed, too large, or of another model: its publisher is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The tensors of an update, decoded."""
+
+    update: Update
+    tensors: Mapping[str, RawTensor] = field(repr=False)
+    bytes_received: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnUpdate:
+    """What this node has published."""
+
+    model: Model
+    version: Version
+
+    @property
+    def update(self) -> Update:
+        """What members were told."""
+        return self.model.update
+
+
+class Updates:
+    """The updates of one namespace at one node.
+
+    Args:
+        host: the node.
+        name: of the namespace.
+        codec: how this node's own updates are encoded.
+    """
+
+    def __init__(self, host: Host, name: str, codec: str) -> None:
+        self._host = host
+        self._name = name
+        self._codec = None if codec == PLAIN else get_codec(codec)
+        self._state: Feedback | None = None
+        self._folder = host.home.resolve() / FOLDER / name
+
+    async def last_round(self) -> int:
+        """Return the last round that this node has published for, as its store knows; 0 if none."""
+
+        def look() -> int:
+            own = self._host.peer_id.to_bytes()
+            found = 0
+            for version in self._host.store.versions():
+                meta = version.manifest.meta
+                number = meta.get("round")
+                if version.name == self._name and meta.get("peer") == own:
+                    found = max(found, number if type(number) is int else 0)
+            return found
+
+        return await self._host.calls.run_to_end(look)
+
+    async def publish(self, plugin: Plugin, round_number: int, samples: int) -> OwnUpdate:
+        """Sign a model's state as this node's update of a round."""
+        calls = self._host.calls
+        tensors = await calls.run_to_end(plugin.tensors)
+        encoded = await calls.run_to_end(self._encode, tensors)
+        folder = self._folder / OWN / str(round_number)
+        path = await calls.run_to_end(write_update, folder, encoded.tensors, encoded.metadata)
+        record, version = await self._host.publish(
+            path,
+            name=self._name,
+            meta=update_meta(
+                self._host.peer_id, round=round_number, samples=samples, codec=self.codec
+            ),
+            parents=(),
+        )
+        self._state = encoded.state
+        update = Update(record.document, record.manifest, round_number, samples, self.codec)
+        return OwnUpdate(Model(update, encoded.result), version)
+
+    @property
+    def codec(self) -> str:
+        """How this node's own updates are encoded."""
+        return PLAIN if self._codec is None else self._codec.text
+
+    def _encode(self, tensors: Mapping[str, RawTensor]) -> Encoded:
+        if self._codec is None:
+            return Encoded(tensors, tensors)
+        return self._codec.encode(tensors, None, self._state)
+
+    async def fetch(
+        self,
+        peer_id: PeerId,
+        update: Update,
+        others: Iterable[PeerId],
+        own: Mapping[str, RawTensor],
+    ) -> Model:
+        """Get a member's update, and decode it.
+
+        Args:
+            peer_id: who published it.
+            update: what it said.
+            others: who may have it, too.
+            own: this node's model, which it must be like; any model if empty.
+
+        Raises:
+            UnfitError: it must not be merged.
+            Sbp2pError: it could not be had.
+        """
+        expected = sum(tensor.data.nbytes for tensor in own.values())
+        bytes_max = self._host.config.update_bytes_max
+        if own:
+            bytes_max = int(self._host.config.size_factor * expected) + _SLACK_BYTES
+        folder = self._folder / str(peer_id) / str(update.round)
+        sources = [Source(peer_id)] + [Source(each) for each in others if each != peer_id]
+        result = await self._host.exchange.fetch(
+            ManifestLink(update.cid),
+            folder,
+            sources=sources,
+            choose=lambda found: _check_version(found, bytes_max),
+            overwrite=True,
+            pinned=False,
+        )
+        tensors = await self._host.calls.run_to_end(
+            _read, folder / UPDATE_FILE, own, expected if own else None
+        )
+        return Model(update, tensors, result.bytes_received)
+
+    # -- room on disk -----------------------------------------------------------------------------
+
+    async def clean(self, keep_from: int) -> None:
+        """Remove the updates of rounds before `keep_from`, and old records."""
+        try:
+            await self._host.calls.run_to_end(self._clean, keep_from)
+        except StoreError as error:
+            observe.report_not_saved("the room that old rounds take", error)
+
+    def _clean(self, keep_from: int) -> None:
+        records = []
+        for version in self._host.store.versions():
+            if self._folder not in version.root_path.parents:
+                continue
+            number = version.manifest.meta.get("round")
+            if version.name == self._name + ROUNDS_SUFFIX and isinstance(number, int):
+                records.append((number, version.cid, version.root_path))
+            elif version.name == self._name and isinstance(number, int) and number < keep_from:
+                self._remove(version.cid, version.root_path)
+        for _, cid, path in sorted(records, key=lambda each: each[0])[
+            : -self._host.config.records_kept
+        ]:
+            self._remove(cid, path)
+
+    def _remove(self, cid: object, path: Path) -> None:
+        try:
+            self._host.store.remove_version(cid, path, delete_files=True)  # type: ignore[arg-type]
+        except NotFoundError:
+            return  # somebody else has removed it
+        remove_folder(path)
+
+    @property
+    def records_folder(self) -> Path:
+        """Where the records of rounds are written."""
+        return self._folder / RECORDS
+
+
+def _check_version(found: FoundVersion, bytes_max: int) -> Choice:
+    """Refuse a version that is not one file of the right size, before any of it is asked for."""
+    files = found.table.files
+    if len(files) != 1 or files[0].path != UPDATE_FILE:
+        raise UnfitError(f"an update that is not the one file {UPDATE_FILE}")
+    if files[0].size > bytes_max:
+        raise UnfitError(f"an update of {files[0].size} bytes: over {bytes_max}")
+    return Choice(found.table.blocks_of_files(range(1)))
+
+
+def _read(
+    path: Path, own: Mapping[str, RawTensor], bytes_max: int | None
+) -> Mapping[str, RawTensor]:
+    """Read and decode an update's file, and check that it is a model like `own`."""
+    try:
+        with TensorReader(path) as reader:
+            stored = {name: reader.read(name) for name in reader.names()}
+        tensors = decode_update(stored, None, bytes_max=bytes_max)
+        if own:
+            check_tensors(tensors, specs_of(own))
+            tensors = {name: tensors[name] for name in own}
+    except (CheckpointError, MergeError) as error:
+        raise UnfitError(str(error)) from error
+    return tensors
