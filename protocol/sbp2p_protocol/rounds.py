@@ -116,7 +116,7 @@ class RoundSettings:
     def decay(self, staleness: int) -> Fraction:
         """Return what the weight of an update is multiplied by that is late by so many rounds."""
         given = self.staleness_decay
-        exact = Fraction(str(given)) if isinstance(given, float) else given
+        exact = Fraction(str(given) if isinstance(given, float) else given)
         return exact.limit_denominator(10**6) ** staleness
 
 

@@ -55,6 +55,7 @@ def test_what_is_no_graph_is_refused() -> None:
         Graph("ab", []).diameter()
 
 
+@settings(max_examples=50, deadline=None)
 @given(graphs())
 def test_components_part_the_nodes(graph: Graph[int]) -> None:
     parts = graph.components()
@@ -80,6 +81,7 @@ def test_the_diameter_is_the_longest_shortest_way(graph: Graph[int]) -> None:
 # -- mixing ----------------------------------------------------------------------------------------
 
 
+@settings(max_examples=50, deadline=None)
 @given(graphs())
 def test_mixing_weights_are_symmetric_and_doubly_stochastic(graph: Graph[int]) -> None:
     rows = graph.metropolis_hastings()

@@ -68,6 +68,7 @@ def test_vectors(case: Any) -> None:
     assert set(map(frozenset, graph.edges())) == edges
 
 
+@settings(max_examples=40, deadline=None)
 @given(topologies, memberships, rounds, st.randoms(use_true_random=False))
 def test_order_and_repetition_of_members_mean_nothing(
     topology: Topology, members: list[PeerId], number: int, rng: Random
@@ -82,6 +83,7 @@ def test_order_and_repetition_of_members_mean_nothing(
         assert topology.weights(peer, members, number) == again.weights(peer, shuffled, number)
 
 
+@settings(max_examples=50, deadline=None)
 @given(topologies, memberships, rounds)
 def test_the_rules_of_every_topology(
     topology: Topology, members: list[PeerId], number: int
@@ -99,6 +101,7 @@ def test_the_rules_of_every_topology(
     topology.check(members, number)
 
 
+@settings(max_examples=50, deadline=None)
 @given(topologies, memberships, rounds)
 def test_the_window_connects_from_any_round_on(
     topology: Topology, members: list[PeerId], number: int
@@ -243,8 +246,8 @@ def _changed(topology: Topology, members: Sequence[PeerId], newcomer: PeerId, nu
 def test_a_newcomer_changes_few_edges_of_the_others(text: str, bound: Any) -> None:
     rng = Random(text)  # noqa: S311
     topology = parse_topology(text)
-    for count in (8, 9, 15, 16, 17, 40, 100):
-        for _ in range(8):
+    for count in (8, 9, 15, 16, 17, 40, 80):
+        for _ in range(6):
             *members, newcomer = rng.sample(POOL, count + 1)
             assert _changed(topology, members, newcomer, rng.randrange(9)) <= bound(count)
 
@@ -261,7 +264,7 @@ def test_a_newcomer_changes_few_edges_of_the_others(text: str, bound: Any) -> No
 def test_a_newcomer_changes_few_edges_on_average(text: str, mean: Any) -> None:
     rng = Random(text)  # noqa: S311
     topology = parse_topology(text)
-    for count in (16, 60, 100):
+    for count in (16, 80):
         changes = []
         for _ in range(25):
             *members, newcomer = rng.sample(POOL, count + 1)
