@@ -1,8 +1,8 @@
 """What every child process of an example does besides its own work.
 
 A child is given its settings as JSON in its one argument, tells what happens as JSON lines, and
-ends when its standard input does: see `processes`. Nodes meet at the addresses they are given, on
-loopback: no multicast, no DHT, no names.
+ends when its standard input does: see `processes`. A line there lets it go on where it waits. Nodes
+meet at the addresses they are given, on loopback: no multicast, no DHT, no names.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,6 @@ from sbp2p.exchange.unwrap import unwrapped_errors
 from sbp2p_keys.identity import PrivateKey
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
@@ -55,7 +55,11 @@ def wire_bytes(node: sbp2p.Node) -> dict[str, int]:
     return {"sent": statistics.bytes_sent, "received": statistics.bytes_received}
 
 
-def run_child(live: Callable[[Mapping[str, Any]], Awaitable[None]], *, threads: int = 1) -> None:
+Work = Callable[[Mapping[str, Any], trio.Event], Awaitable[None]]
+"""What a child does: given its settings, and what is set once the parent says to go on."""
+
+
+def run_child(live: Work, *, threads: int = 1) -> None:
     """Run a child's work with its settings, not longer than the parent lives.
 
     Ctrl-C is the parent's to handle. `limit_s` in the settings, if it is there, bounds the work.
@@ -75,16 +79,16 @@ def run_child(live: Callable[[Mapping[str, Any]], Awaitable[None]], *, threads: 
         raise SystemExit(f"{error}; {error.hint}") from error
 
 
-async def _run(
-    live: Callable[[Mapping[str, Any]], Awaitable[None]], settings: Mapping[str, Any]
-) -> None:
+async def _run(live: Work, settings: Mapping[str, Any]) -> None:
+    go = trio.Event()
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
 
-            async def end_with_parent() -> None:
-                await trio.to_thread.run_sync(sys.stdin.read, **_ABANDON)
+            async def listen_to_parent() -> None:
+                while await trio.to_thread.run_sync(sys.stdin.readline, **_ABANDON):
+                    go.set()
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(end_with_parent)
+            nursery.start_soon(listen_to_parent)
             with trio.fail_after(settings.get("limit_s", 600.0)):
-                await live(settings)
+                await live(settings, go)

@@ -85,6 +85,12 @@ class Child:
         self.killed = True
         self.process.kill()
 
+    def go(self) -> None:
+        """Let it go on, where it waits for that."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"go\n")
+        self.process.stdin.flush()
+
     def release(self) -> None:
         """Let it end: it waits for the end of its standard input."""
         if self.process.stdin is not None:
