@@ -63,8 +63,8 @@ class ExponentialMovingAverage(LinearMethod):
 
     name = "ema"
     doc = MethodDoc(
-        paper="Polyak, Juditsky, Acceleration of stochastic approximation by averaging, 1992; Tarvainen, Valpola, Mean "
-        "teachers are better role models, 2017, arXiv:1703.01780",
+        paper="Polyak, Juditsky, Acceleration of stochastic approximation by averaging, 1992; "
+        "Tarvainen, Valpola, Mean teachers are better role models, 2017, arXiv:1703.01780",
         assumes="the base is the average so far; decay near 1 for many short steps",
         breakdown=_BREAKDOWN + ", damped by 1 - decay",
     )
