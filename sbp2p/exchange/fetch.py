@@ -83,6 +83,7 @@ class Fetch:
         overwrite: bool = False,
         pinned: bool = True,
         web_seeds: Sequence[WebUrl] = (),
+        learns: bool = True,
     ) -> None:
         self._link = link
         self._destination = destination
@@ -100,6 +101,7 @@ class Fetch:
         self._overwrite = overwrite
         self._pinned = pinned
         self._web_urls = tuple(web_seeds)
+        self._learns = learns
         self._web: WebSeeds | None = None
         self._opening = _Opening()
         self._peers: Peers | None = None
@@ -128,6 +130,7 @@ class Fetch:
             config=self._config,
             on_tick=self._tick,
             ordered=self._in_order or self._config.exchange.picking is Picking.SEQUENTIAL,
+            learns=self._learns,
         ) as peers:
             self._peers = peers
             self._enter(Phase.FINDING)

@@ -61,6 +61,7 @@ class Peers:
         config: NodeConfig,
         on_tick: Callable[[float], None],
         ordered: bool,
+        learns: bool,
         nursery: trio.Nursery,
     ) -> None:
         self.sources = Sources(
@@ -70,6 +71,7 @@ class Peers:
             left=self._left,
             tried=self._tried,
             ordered=ordered,
+            learns=learns,
             nursery=nursery,
         )
         self.questions = Questions(self.sources, config.exchange)
@@ -177,6 +179,7 @@ async def open_peers(
     config: NodeConfig,
     on_tick: Callable[[float], None],
     ordered: bool = False,
+    learns: bool = True,
 ) -> AsyncIterator[Peers]:
     """Ask `sources`, and those that come over `arrivals`, as long as the block lasts.
 
@@ -186,6 +189,7 @@ async def open_peers(
         swarm, store, threads, config: the exchange's.
         on_tick: called ten times a second with the time; what it raises ends the block.
         ordered: whether blocks will be asked for in an order of this node's own.
+        learns: whether peers are asked that others tell of.
     """
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
@@ -196,6 +200,7 @@ async def open_peers(
                 config=config,
                 on_tick=on_tick,
                 ordered=ordered,
+                learns=learns,
                 nursery=nursery,
             )
             for source in sources:

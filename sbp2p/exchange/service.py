@@ -112,6 +112,7 @@ class Exchange:
         overwrite: bool = False,
         pinned: bool = True,
         web_seeds: Sequence[WebUrl] = (),
+        learns: bool = True,
     ) -> FetchResult:
         """Get a version, or a part of it, into a folder, verified.
 
@@ -129,6 +130,7 @@ class Exchange:
             overwrite: replace different files at the destination when the fetch finishes.
             pinned: keep the version when space is wanted.
             web_seeds: HTTP servers that have the files, besides those that the manifest names.
+            learns: ask peers, too, that those who are asked tell of.
 
         Raises:
             NotFoundError: the version, or some of its blocks, is with no peer.
@@ -154,6 +156,7 @@ class Exchange:
             overwrite=overwrite,
             pinned=pinned,
             web_seeds=web_seeds,
+            learns=learns,
         )
         return await fetch.run([*sources, *sources_of(link)], arrivals)
 

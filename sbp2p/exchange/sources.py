@@ -53,6 +53,7 @@ class Sources:
         left: Callable[[PeerSession], None],
         tried: Callable[[], None],
         ordered: bool,
+        learns: bool,
         nursery: trio.Nursery,
     ) -> None:
         self.sessions: dict[PeerId, PeerSession] = {}
@@ -67,6 +68,7 @@ class Sources:
         self._left = left
         self._tried = tried
         self._ordered = ordered
+        self._learns = learns
         self._nursery = nursery
         self._arrived: dict[PeerId, trio.Event] = {}
         """Set when a peer that was to be dialled has connected by itself."""
@@ -84,7 +86,7 @@ class Sources:
             self._arrived[peer_id].set()
         if peer_id in self._known or peer_id == self._swarm.peer_id:
             return
-        if source.learned and len(self._known) >= _LEARNED_MAX:
+        if source.learned and (not self._learns or len(self._known) >= _LEARNED_MAX):
             return
         self._known.add(peer_id)
         if not source.learned:

@@ -10,19 +10,23 @@ Error cases: MergeError when there is nothing to merge, or too little for the me
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sbp2p.checkpoint.reader import RawTensor
-from sbp2p.errors import MergeError
-from sbp2p.merge.compress.content import content_digest
+from sbp2p.merge.engine import merge
+from sbp2p.merge.tensors import Input, MemorySink, MemorySource
+from sbp2p_protocol.limits import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
+    from sbp2p.checkpoint.reader import RawTensor
     from sbp2p.merge.method import Method
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.cid import Cid
+
+_THREADS_FROM_BYTES: Final = 16 * MIB
+"""With less, starting threads costs more than they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +54,22 @@ def merge_shares(
     shares: Sequence[Share], method: Method, base: Mapping[str, RawTensor] | None
 ) -> Merged:
     """Merge; raises MergeError."""
-    import torch
-
-    if method.name != "mean":
-        raise MergeError(f"{method.name} is not here")
-    order = sorted(shares, key=lambda each: each.cid.digest)
-    result: dict[str, RawTensor] = {}
-    for name, first in order[0].tensors.items():
-        total = torch.zeros(first.data.nbytes // 4, dtype=torch.float64)
-        for each in order:
-            values = torch.frombuffer(bytearray(each.tensors[name].data), dtype=torch.float32)
-            total += float(each.weight) * values.double()
-        data = total.float().numpy().tobytes()
-        result[name] = RawTensor(name, first.dtype, first.shape, memoryview(data))
-    weights = {each.peer_id: each.weight for each in shares}
-    return Merged(result, weights, (), content_digest(result))
+    size = sum(tensor.data.nbytes for each in shares for tensor in each.tensors.values())
+    labels = {str(each.peer_id): each.peer_id for each in shares}
+    sink = MemorySink()
+    report = merge(
+        [
+            Input(MemorySource(each.tensors), str(each.peer_id), each.cid.digest, each.weight)
+            for each in shares
+        ],
+        method,
+        sink=sink,
+        base=None if base is None else MemorySource(base),
+        threads=1 if size < _THREADS_FROM_BYTES else None,
+    )
+    return Merged(
+        sink.tensors,
+        {labels[label]: weight for label, weight in report.used},
+        tuple((labels[each.label], f"{each.reason} in {each.tensor}") for each in report.rejected),
+        report.digest,
+    )

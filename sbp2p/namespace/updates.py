@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 PLAIN: Final = "lossless"
 """The codec of updates that are the model as it is: there is nothing to encode or decode."""
+_SWARM_BYTES: Final = 4 * MIB
 _SLACK_BYTES: Final = 1 * MIB
 """What an update may have beyond its bound in proportion: headers, and tiny models."""
 
@@ -162,7 +163,12 @@ class Updates:
         if own:
             bytes_max = int(self._host.config.size_factor * expected) + _SLACK_BYTES
         folder = self._folder / str(peer_id) / str(update.round)
-        sources = [Source(peer_id)] + [Source(each) for each in others if each != peer_id]
+        # a small one comes from its publisher sooner than others can be asked for parts of it
+        is_large = not own or expected >= _SWARM_BYTES
+        connected = self._host.swarm.connections(peer_id)
+        sources = [Source(peer_id)] if connected else []
+        if is_large or not connected:
+            sources += [Source(each) for each in others if each != peer_id]
         result = await self._host.exchange.fetch(
             ManifestLink(update.cid),
             folder,
@@ -170,6 +176,7 @@ class Updates:
             choose=lambda found: _check_version(found, bytes_max),
             overwrite=True,
             pinned=False,
+            learns=is_large,
         )
         tensors = await self._host.calls.run_to_end(
             _read, folder / UPDATE_FILE, own, expected if own else None

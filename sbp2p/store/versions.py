@@ -14,6 +14,7 @@ import os
 import struct
 import threading
 from collections import OrderedDict
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +40,9 @@ _LEAF: Final = struct.Struct("<32sI")
 _LEAVES_PER_PAGE: Final = 1024
 _TABLE_BLOCKS_KEPT: Final = 1_000_000
 """Blocks in the tables that are kept: 60 MB, and each peer that asks would cost 3 s otherwise."""
+
+_PARSED_KEPT: Final = 512
+"""Manifests that are not parsed again, about 1 KiB each: every look at what is here reads all."""
 
 _RECORD: Final = "SELECT id, document, root_path, role, pinned, complete, files, bytes FROM version"
 
@@ -230,11 +234,16 @@ def _read_leaves(db: sqlite3.Connection, version_id: int) -> Iterator[tuple[byte
         yield from _LEAF.iter_unpack(packed)
 
 
+@lru_cache(maxsize=_PARSED_KEPT)
+def _parse(document: bytes) -> tuple[SignedDocument, Manifest]:
+    signed = SignedDocument.from_bytes(document, domain=MANIFEST_DOMAIN)
+    return signed, Manifest.from_bytes(signed.payload)
+
+
 def _record(row: Sequence[Any]) -> VersionRecord:
     version_id, document, root_path, role, pinned, complete, files, total = row
     try:
-        signed = SignedDocument.from_bytes(document, domain=MANIFEST_DOMAIN)
-        manifest = Manifest.from_bytes(signed.payload)
+        signed, manifest = _parse(document)
     except (KeysError, ProtocolError) as error:
         raise StoreError(
             f"version {version_id} in the index is damaged: {error}",
