@@ -143,7 +143,7 @@ def split_mix(seed: int, key: bytes, name: str, index: int) -> int:
 def test_the_generator_is_split_mix(seed: int, name: str, start: int, count: int) -> None:
     key = key_of(7)
     place = Place(TensorSpec(name, "F32", (2**50,)), start, start + count)
-    mask = dropped(seed, key, place, Fraction(3, 8))
+    (mask,) = dropped(seed, [key], place, Fraction(3, 8))
     # the sign bit turns the unsigned order into the signed one that the mask compares in
     expected = [
         (split_mix(seed, key, name, index) ^ 2**63) >= 3 * 2**61
@@ -155,7 +155,7 @@ def test_the_generator_is_split_mix(seed: int, name: str, start: int, count: int
 @pytest.mark.parametrize("density", [0.1, 0.5, 0.9])
 def test_the_share_that_is_dropped(density: float) -> None:
     place = Place(TensorSpec("t", "F32", (100_000,)), 0, 100_000)
-    kept = int((~dropped(3, key_of(1), place, density)).sum())
+    kept = int((~dropped(3, [key_of(1)], place, density)).sum())
     deviation = (100_000 * density * (1 - density)) ** 0.5
     assert abs(kept - 100_000 * density) < 4 * deviation
 
@@ -163,7 +163,7 @@ def test_the_share_that_is_dropped(density: float) -> None:
 def test_what_is_dropped_differs_by_seed_input_and_tensor() -> None:
     spec = TensorSpec("t", "F32", (64,))
     masks = {
-        tuple(dropped(seed, key_of(index), Place(of, 0, 64), 0.5).tolist())
+        tuple(dropped(seed, [key_of(index)], Place(of, 0, 64), 0.5)[0].tolist())
         for seed, index, of in [
             (0, 0, spec),
             (1, 0, spec),
@@ -177,11 +177,10 @@ def test_what_is_dropped_differs_by_seed_input_and_tensor() -> None:
 @pytest.mark.parametrize(("name", "mix"), [("dare", "sum"), ("dare-ties", "vote")])
 def test_dare(name: str, mix: str) -> None:
     base, inputs = fine_tunes(2, 300)
-    rows = []
-    for index, each in enumerate(inputs):
-        drop = dropped(5, key_of(index), Place(TensorSpec("t", "F64", (300,)), 0, 300), "0.25")
-        rows.append(torch.where(drop, 0.0, (each - base) / 0.25))
-    mixed = torch.stack(rows).sum(0) if mix == "sum" else vote(torch.stack(rows), [1, 1])
+    place = Place(TensorSpec("t", "F64", (300,)), 0, 300)
+    drop = dropped(5, [key_of(0), key_of(1)], place, "0.25")
+    rows = torch.where(drop, 0.0, (torch.stack(inputs) - base) / 0.25)
+    mixed = rows.sum(0) if mix == "sum" else vote(rows, [1, 1])
     got = run(get(name, density="0.25", seed=5), ListGroup(inputs, base, chunk=77))
     assert_near(got, base + mixed)
 

@@ -5,7 +5,7 @@ taken away, then of the others the largest ones stay that make up `density` of a
 equal the largest or the smallest one that stays, stay, too. The result is
 base + scale * sum_i v_i masked_i, where n equal weights v_i are 1 each, as in task arithmetic.
 
-Computed in float64 and rounded once; sums run in the inputs' canonical order.
+Computed in float64 and rounded once; sums run in an order fixed by the inputs' keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from sbp2p.merge.method import ElementwiseMethod, MethodDoc, Scope, register
 from sbp2p.merge.models.numbers import Number, exact, share, whole_weights
 from sbp2p.merge.models.selection import order_statistics
-from sbp2p.merge.models.ties import moved, trimmed
+from sbp2p.merge.models.ties import fold_rows, moved, trim
 
 if TYPE_CHECKING:
     from sbp2p.merge.method import Group, Place
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What stays of one input's task vector, and how much it counts."""
+    """Which magnitudes stay of each input's task vector, and how much it counts."""
 
-    smallest: float
-    largest: float
-    weight: float
+    smallest: list[float]
+    largest: list[float]
+    weights: torch.Tensor
+    """(n, 1) float64."""
 
 
 @register
@@ -59,19 +60,17 @@ class Breadcrumbs(ElementwiseMethod):
         self._scale = float(exact(scale, "scale"))
 
     def survey(self, group: Group) -> object:
-        """Return for each input which magnitudes stay, and its weight."""
+        """Return which magnitudes of each input stay, and its weight."""
         elements = group.tensors[0].elements
-        weights = [float(weight) for weight in whole_weights(group)]
+        shares = [[float(weight)] for weight in whole_weights(group)]
+        weights = torch.tensor(shares, dtype=torch.float64)
         kept = max(1, int(self._density * elements))
         above = min(int(self._outliers * elements), max(0, elements - kept))
         if kept >= elements:
-            return [_Kept(0.0, inf, weight) for weight in weights]
+            return _Kept([0.0] * group.count, [inf] * group.count, weights)
         ranks = [elements - above - kept, elements - above - 1]
-        return [
-            _Kept(smallest, largest, weight)
-            for which, weight in enumerate(weights)
-            for smallest, largest in [order_statistics(group, which, ranks)]
-        ]
+        bounds = [order_statistics(group, which, ranks) for which in range(group.count)]
+        return _Kept([low for low, _ in bounds], [high for _, high in bounds], weights)
 
     def combine(
         self,
@@ -83,10 +82,11 @@ class Breadcrumbs(ElementwiseMethod):
     ) -> torch.Tensor:
         """Return base + scale * sum of the weighted masked task vectors."""
         base = cast("torch.Tensor", base)  # the engine keeps needs_base
-        total = torch.zeros_like(base)
-        for row, kept in zip(values, cast("list[_Kept]", survey), strict=True):
-            masked = trimmed(row.sub_(base), kept.smallest)
-            if kept.largest < inf:
-                masked.masked_fill_(masked.abs() > kept.largest, 0.0)
-            total.add_(masked.mul_(kept.weight))
+        kept = cast("_Kept", survey)
+        values.sub_(base)
+        trim(values, kept.smallest)
+        for row, largest in zip(values, kept.largest, strict=True):
+            if largest < inf:
+                row.masked_fill_(row.abs() > largest, 0.0)
+        total = fold_rows(values.mul_(kept.weights))
         return moved(base, total.mul_(self._scale))

@@ -11,7 +11,7 @@ and tensor name says. The generator is not secret: who picks the seed after seei
 the mask. The division is in float64, where float16's range does not end it (1 / density of a value
 near 65504 is no number there).
 
-Computed in float64 and rounded once; sums run in the inputs' canonical order.
+Computed in float64 and rounded once; sums run in an order fixed by the inputs' keys.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from blake3 import blake3
 
 from sbp2p.merge.method import ElementwiseMethod, MethodDoc, register
 from sbp2p.merge.models.numbers import Number, exact, share, whole_weights
-from sbp2p.merge.models.ties import disjoint_mean, moved
+from sbp2p.merge.models.ties import disjoint_mean, fold_rows, moved
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sbp2p.merge.method import Group, Place
 
 _GAMMA: Final = 0x9E3779B97F4A7C15
@@ -36,10 +38,10 @@ _MIX_2: Final = 0x94D049BB133111EB
 
 @dataclass(frozen=True, slots=True)
 class _Voters:
-    """The inputs' content keys, and what each counts in a sum."""
+    """The inputs' content keys, and what each counts in a sum: (n, 1) float64."""
 
     keys: tuple[bytes, ...]
-    weights: list[float]
+    weights: torch.Tensor
 
 
 @register
@@ -63,7 +65,8 @@ class Dare(ElementwiseMethod):
 
     def survey(self, group: Group) -> object:
         """Return the keys and weights, for there is nothing else to know beforehand."""
-        return _Voters(group.keys, [float(weight) for weight in whole_weights(group)])
+        shares = [[float(weight)] for weight in whole_weights(group)]
+        return _Voters(group.keys, torch.tensor(shares, dtype=torch.float64))
 
     def combine(
         self,
@@ -76,18 +79,14 @@ class Dare(ElementwiseMethod):
         """Return base + scale * what `_mixed` makes of the thinned task vectors."""
         base = cast("torch.Tensor", base)  # the engine keeps needs_base
         voters = cast("_Voters", survey)
-        density = float(self._density)
-        for row, key in zip(values, voters.keys, strict=True):
-            row.sub_(base)
-            if self._density < 1:
-                row.masked_fill_(dropped(self._seed, key, place, self._density), 0.0).div_(density)
+        values.sub_(base)
+        if self._density < 1:
+            drop = dropped(self._seed, voters.keys, place, self._density)
+            values.masked_fill_(drop, 0.0).div_(float(self._density))
         return moved(base, self._mixed(values, voters.weights).mul_(self._scale))
 
-    def _mixed(self, rows: torch.Tensor, weights: list[float]) -> torch.Tensor:
-        total = torch.zeros_like(rows[0])
-        for row, weight in zip(rows, weights, strict=True):
-            total.add_(row.mul_(weight))
-        return total
+    def _mixed(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return fold_rows(rows.mul_(weights))
 
 
 @register
@@ -102,30 +101,36 @@ class DareTies(Dare):
         breakdown="0: one arbitrary input wins every vote that its magnitudes are large enough for",
     )
 
-    def _mixed(self, rows: torch.Tensor, weights: list[float]) -> torch.Tensor:
-        return disjoint_mean(rows, weights)
+    def _mixed(self, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return disjoint_mean(rows, weights[:, 0])
 
 
-def dropped(seed: int, key: bytes, place: Place, density: Number) -> torch.Tensor:
-    """Return which elements of a place are dropped: (m,) bool, each with probability 1 - density.
+def dropped(seed: int, keys: Sequence[bytes], place: Place, density: Number) -> torch.Tensor:
+    """Return which elements of a place are dropped, each with probability 1 - density.
 
     Args:
         seed: any integer.
-        key: the content key of the input.
-        place: the tensor's name and the elements' indices are what counts.
+        keys: the content keys of n inputs.
+        place: the tensor's name and the indices of its m elements are what counts.
         density: above 0, up to 1; the probability is exact to 2**-64.
+
+    Returns:
+        (n, m) bool.
     """
     name = place.tensor.name.encode("utf-8", "surrogatepass")
-    digest = blake3(b"sbp2p dare\0%d\0" % seed + key + name).digest(length=8)
-    first = int.from_bytes(digest, "little") + (place.start + 1) * _GAMMA
-    state = torch.arange(place.stop - place.start, dtype=torch.int64)
-    state.mul_(_signed(_GAMMA)).add_(_signed(first))
+    firsts = []
+    for key in keys:
+        digest = blake3(b"sbp2p dare\0%d\0" % seed + key + name).digest(length=8)
+        first = int.from_bytes(digest, "little") + (place.start + 1) * _GAMMA
+        firsts.append([_signed(first)])
+    counter = torch.arange(place.stop - place.start, dtype=torch.int64).mul_(_signed(_GAMMA))
+    state = counter + torch.tensor(firsts, dtype=torch.int64)
     _mix(state, 30, _MIX_1)
     _mix(state, 27, _MIX_2)
     state.bitwise_xor_(_logical_shift(state, 31))
     bound = int(share(density, "density") * 2**64)
     if bound >= 2**64:
-        return torch.zeros(len(state), dtype=torch.bool)
+        return torch.zeros_like(state, dtype=torch.bool)
     # uniform over the signed range as over the unsigned one
     return state >= bound - 2**63
 

@@ -77,8 +77,9 @@ def _narrow(
     counts = {key: torch.zeros(2**RADIX_BITS, dtype=torch.int64) for key in wanted}
     for keys in stream():
         for key, bucket in wanted.items():
-            width = bucket.open_bits - _shift(bucket)
-            digits = (_inside(keys, bucket) >> _shift(bucket)) & (2**width - 1)
+            digits = _inside(keys, bucket) >> _shift(bucket)
+            if bucket.prefix:
+                digits.bitwise_and_(2 ** (bucket.open_bits - _shift(bucket)) - 1)
             counts[key] += torch.bincount(digits, minlength=2**RADIX_BITS)
     up_to = {key: count.cumsum(0) for key, count in counts.items()}
     return [

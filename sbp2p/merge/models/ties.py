@@ -9,7 +9,7 @@
 3. Merge: the weighted mean of the elements that have this sign, times `scale`, is added to the
    base.
 
-Computed in float64 and rounded once; sums run in the inputs' canonical order.
+Computed in float64 and rounded once; sums run in an order fixed by the inputs' keys.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from sbp2p.merge.models.numbers import Number, exact, share
 from sbp2p.merge.models.selection import order_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sbp2p.merge.method import Group, Place
 
 
@@ -69,11 +67,9 @@ class Ties(ElementwiseMethod):
     ) -> torch.Tensor:
         """Return base + scale * disjoint mean of the trimmed task vectors."""
         base = cast("torch.Tensor", base)  # the engine keeps needs_base
-        rows = []
-        for row, smallest in zip(values, cast("list[float]", survey), strict=True):
-            row.sub_(base)
-            rows.append(trimmed(row, smallest))
-        return moved(base, disjoint_mean(rows, weights.tolist()).mul_(self._scale))
+        values.sub_(base)
+        trim(values, cast("list[float]", survey))
+        return moved(base, disjoint_mean(values, weights).mul_(self._scale))
 
 
 def moved(base: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
@@ -84,39 +80,46 @@ def moved(base: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
     return base - (0.0 - update)
 
 
-def trimmed(row: torch.Tensor, smallest: float) -> torch.Tensor:
-    """Return a task vector with 0 where its magnitude is below `smallest`."""
-    if smallest == 0:
-        return row
-    # torch's hardshrink keeps what is larger than its bound: one pass instead of three
-    return torch.nn.functional.hardshrink(row, nextafter(smallest, 0.0))
+def trim(rows: torch.Tensor, smallest: list[float]) -> None:
+    """Set to 0 what is smaller in magnitude than its row's bound, in (n, m) float64."""
+    for row, bound in zip(rows, smallest, strict=True):
+        if bound > 0:
+            # keeps what is larger than its bound: one pass, where comparing and filling take three
+            torch.hardshrink(row, nextafter(bound, 0.0), out=row)
 
 
-def disjoint_mean(rows: Iterable[torch.Tensor], weights: list[float]) -> torch.Tensor:
+def disjoint_mean(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Elect the sign of each element, and return the weighted mean of the elements that have it.
 
     Args:
-        rows: sparse task vectors, each (m,) float64, which are overwritten; 0 has no vote.
-        weights: of the rows, not negative.
+        rows: (n, m) float64, sparse task vectors, which are overwritten; 0 has no vote.
+        weights: (n,) float64, not negative.
 
     Returns:
         (m,) float64; 0 where no sign wins.
     """
-    # add with alpha, addcmul and lerp round once in a vector and twice in its scalar tail, so the
-    # bits would depend on the chunk: products and sums are separate operations here
-    equal = len(set(weights)) == 1
-    sums: list[torch.Tensor] = []
-    for row, weight in zip(rows, weights, strict=True):
-        up = row.clamp(min=0)
-        down = row.sub_(up)
-        votes_up, votes_down = up.sign(), down.sign()
-        if not equal:
-            for each in (up, down, votes_up, votes_down):
-                each.mul_(weight)
-        parts = [up, down, votes_up, votes_down]
-        sums = [a.add_(b) for a, b in zip(sums, parts, strict=True)] if sums else parts
-    up, down, votes_up, votes_down = sums
-    mass = up + down
-    up.div_(votes_up)
-    down.div_(votes_down).neg_()
-    return torch.where(mass > 0, up, torch.where(mass < 0, down, torch.zeros_like(mass)))
+    sides = torch.empty((len(rows), 2, rows.shape[1]), dtype=torch.float64)
+    torch.clamp(rows, min=0, out=sides[:, 0])
+    torch.sub(rows, sides[:, 0], out=sides[:, 1])
+    votes = sides.sign()
+    if bool((weights != weights[0]).any()):
+        sides.mul_(weights[:, None, None])
+        votes.mul_(weights[:, None, None])
+    total = fold_rows(sides)
+    mass = total[0] + total[1]
+    up, down = total.div_(fold_rows(votes))
+    # the votes against are negative, and so is their sum: the mean has lost its sign
+    return torch.where(mass > 0, up, torch.where(mass < 0, -down, 0.0))
+
+
+def fold_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the first dimension, by halves; `rows` is used up.
+
+    Fewer and longer operations than a row at a time, and as fixed an order.
+    """
+    count = len(rows)
+    while count > 1:
+        half = (count + 1) // 2
+        rows[: count - half].add_(rows[half:count])
+        count = half
+    return rows[0]
