@@ -80,52 +80,53 @@ def merge(
     if how.needs_base and base is None:
         raise MergeError(f"merge method {how.name} needs a base model", hint="give one")
     policies = policies or Policies()
-    left = sorted(inputs, key=lambda each: (each.key, each.label, each.weight))
-    rejected: list[Rejection] = []
-    read = written = 0
-    while True:
-        _require(left, how, rejected)
-        total = sum((each.weight for each in left), Fraction(0))
-        weighted = [replace(each, weight=each.weight / total) for each in left]
-        models = [Model(each.label, each.source) for each in weighted]
-        plan = make_plan(models, base, local, policies, names)
-        specs = plan.specs()
-        sink.begin(specs)
-        attempt = Attempt(
-            plan,
-            weighted,
-            how,
-            base=base,
-            local=local,
-            sink=sink,
-            threads=threads,
-            progress=progress,
-            should_stop=should_stop,
-            done=() if rejected else done,
+    with how.merging():
+        left = sorted(inputs, key=lambda each: (each.key, each.label, each.weight))
+        rejected: list[Rejection] = []
+        read = written = 0
+        while True:
+            _require(left, how, rejected)
+            total = sum((each.weight for each in left), Fraction(0))
+            weighted = [replace(each, weight=each.weight / total) for each in left]
+            models = [Model(each.label, each.source) for each in weighted]
+            plan = make_plan(models, base, local, policies, names)
+            specs = plan.specs()
+            sink.begin(specs)
+            attempt = Attempt(
+                plan,
+                weighted,
+                how,
+                base=base,
+                local=local,
+                sink=sink,
+                threads=threads,
+                progress=progress,
+                should_stop=should_stop,
+                done=() if rejected else done,
+            )
+            faults = attempt.run()
+            read += attempt.bytes_read
+            written += attempt.bytes_written
+            if not faults:
+                break
+            for fault in faults:
+                bad = left[fault.input]
+                sink.reject(bad.label, bad.key, fault.name, fault.reason)
+                rejected.append(Rejection(bad.label, bad.key, fault.name, fault.reason))
+            gone = {fault.input for fault in faults}
+            left = [each for number, each in enumerate(left) if number not in gone]
+        sink.finish()
+        return MergeReport(
+            used=tuple((each.label, each.weight) for each in weighted),
+            rejected=tuple(sorted(rejected, key=lambda each: (each.key, each.label))),
+            tensors=len(specs),
+            dropped=plan.dropped,
+            kept=plan.kept,
+            tied=tuple((item.spec.name, *item.twins) for item in plan.items if item.twins),
+            bytes_read=read,
+            bytes_written=written,
+            digest=attempt.digest(),
         )
-        faults = attempt.run()
-        read += attempt.bytes_read
-        written += attempt.bytes_written
-        if not faults:
-            break
-        for fault in faults:
-            bad = left[fault.input]
-            sink.reject(bad.label, bad.key, fault.name, fault.reason)
-            rejected.append(Rejection(bad.label, bad.key, fault.name, fault.reason))
-        gone = {fault.input for fault in faults}
-        left = [each for number, each in enumerate(left) if number not in gone]
-    sink.finish()
-    return MergeReport(
-        used=tuple((each.label, each.weight) for each in weighted),
-        rejected=tuple(sorted(rejected, key=lambda each: (each.key, each.label))),
-        tensors=len(specs),
-        dropped=plan.dropped,
-        kept=plan.kept,
-        tied=tuple((item.spec.name, *item.twins) for item in plan.items if item.twins),
-        bytes_read=read,
-        bytes_written=written,
-        digest=attempt.digest(),
-    )
 
 
 def _require(left: Sequence[Input], how: Method, rejected: Sequence[Rejection]) -> None:
