@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from sbp2p.namespace import Bootstrapped, Member, Namespace, RoundResult
     from sbp2p.plugins import Plugin
     from sbp2p_keys.identity import PeerId
+    from sbp2p_protocol.round_record import Option
     from sbp2p_protocol.rounds import RoundSettings
     from sbp2p_protocol.topology import Topology
 
@@ -100,9 +101,11 @@ class Background:
         *,
         namespace: str,
         method: Method | str,
+        options: Mapping[str, Option] | None = None,
     ) -> None:
         self._open = open_
         self._method = method
+        self._options = options
         self._name = namespace
         self._thread: TrioThread[tuple[Node, Namespace]] | None = None
         self._was_open = False
@@ -204,17 +207,17 @@ class Background:
 
     def _begin(self, thread: TrioThread[tuple[Node, Namespace]], plugin: Plugin) -> _Round:
         before = plugin.tensors()
-        copy, samples, method = Snapshot(before), self._samples, self._method
+        copy, samples = Snapshot(before), self._samples
+        method, options = self._method, self._options
         self._samples = 0
 
         async def work(inner: tuple[Node, Namespace]) -> RoundResult | None:
-            namespace: Any = inner[1]
+            namespace = inner[1]
             if namespace.role.sends:
                 await namespace.publish(copy, samples=samples)
             if not namespace.role.receives:
                 return None
-            result: RoundResult = await namespace.merge(copy, using=method, samples=samples)
-            return result
+            return await namespace.merge(copy, using=method, options=options, samples=samples)
 
         return _Round(before, copy, thread.call(work))
 
@@ -246,18 +249,16 @@ class Background:
 
         Args:
             model: as for `step`; it need not have a state yet if its plugin can make one.
-            timeout_s: give up after this; never if None.
+            timeout_s: give up after this; the configuration's time if None.
 
         Raises:
-            PeerUnreachableError: nobody who has a model could be asked in time.
+            NotFoundError: nobody had one in time, or none that fits.
             MergeError: it is not this model's; nothing was changed.
         """
         plugin, copy = wrap(model), Snapshot({})
 
         async def work(inner: tuple[Node, Namespace]) -> Bootstrapped:
-            namespace: Any = inner[1]
-            done: Bootstrapped = await namespace.bootstrap(copy, timeout_s=timeout_s)
-            return done
+            return await inner[1].bootstrap(copy, timeout_s=timeout_s)
 
         with self._alone() as thread:
             done = thread.call(work).result()
@@ -326,6 +327,7 @@ def background(
     peers: Sequence[str] = (),
     topology: Topology | str = "full",
     method: Method | str = "mean",
+    options: Mapping[str, Option] | None = None,
     role: Role | str = Role.PEER,
     rounds: RoundSettings | None = None,
     codec: str = "lossless",
@@ -341,6 +343,7 @@ def background(
         peers: addresses of some of them; more are found through these, the DHT and the LAN.
         topology: who merges with whom; the same everywhere.
         method: the merge method, as `sbp2p merge --list` names it, or a method.
+        options: of the method, when it is named.
         role: `peer`; a `seed` publishes and does not merge, a `leech` merges and does not publish.
         rounds: deadline, quorum and staleness.
         codec: how updates are encoded; `lossless` as they are.
@@ -355,7 +358,6 @@ def background(
 
     @asynccontextmanager
     async def open_() -> AsyncIterator[tuple[Node, Namespace]]:
-        opened: Any
         async with Node(home=home, listen=listen, **node) as opened:
             async with opened.namespace(
                 namespace,
@@ -368,4 +370,4 @@ def background(
             ) as inside:
                 yield opened, inside
 
-    return Background(open_, namespace=namespace, method=method)
+    return Background(open_, namespace=namespace, method=method, options=options)
