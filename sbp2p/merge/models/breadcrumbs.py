@@ -18,7 +18,7 @@ import torch
 
 from sbp2p.merge.method import ElementwiseMethod, MethodDoc, Scope, register
 from sbp2p.merge.models.numbers import Number, exact, share, whole_weights
-from sbp2p.merge.models.selection import order_statistics
+from sbp2p.merge.models.selection import numbers_in, order_statistics
 from sbp2p.merge.models.ties import fold_rows, moved, trim
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Breadcrumbs(ElementwiseMethod):
 
     def survey(self, group: Group) -> object:
         """Return which magnitudes of each input stay, and its weight."""
-        elements = group.tensors[0].elements
+        elements = numbers_in(group)
         shares = [[float(weight)] for weight in whole_weights(group)]
         weights = torch.tensor(shares, dtype=torch.float64)
         kept = max(1, int(self._density * elements))

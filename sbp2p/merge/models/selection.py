@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from sbp2p.merge.dtypes import numbers
 from sbp2p.merge.method import BASE
 
 if TYPE_CHECKING:
@@ -56,13 +57,18 @@ def order_statistics(group: Group, which: int, ranks: Sequence[int]) -> list[flo
         for (_, values), (_, base) in zip(group.pieces(which), group.pieces(BASE), strict=True):
             yield values.sub_(base).abs_().view(torch.int64)
 
-    size = sum(spec.elements for spec in group.tensors)
+    size = numbers_in(group)
     buckets = [_Bucket(prefix=0, open_bits=_KEY_BITS, size=size, rank=rank) for rank in ranks]
     limit = DIRECT_MAX
     while any(_is_open(bucket, limit) for bucket in buckets):
         buckets = _narrow(stream, buckets, limit)
         limit = GATHER_MAX
     return _select(stream, buckets)
+
+
+def numbers_in(group: Group) -> int:
+    """Return how many floating numbers an input has: two for each complex element."""
+    return sum(numbers(spec) for spec in group.tensors)
 
 
 def _is_open(bucket: _Bucket, limit: int) -> bool:

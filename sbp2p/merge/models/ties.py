@@ -21,7 +21,7 @@ import torch
 
 from sbp2p.merge.method import ElementwiseMethod, MethodDoc, Scope, register
 from sbp2p.merge.models.numbers import Number, exact, share
-from sbp2p.merge.models.selection import order_statistics
+from sbp2p.merge.models.selection import numbers_in, order_statistics
 
 if TYPE_CHECKING:
     from sbp2p.merge.method import Group, Place
@@ -50,7 +50,7 @@ class Ties(ElementwiseMethod):
 
     def survey(self, group: Group) -> object:
         """Return for each input the magnitude below which elements are trimmed."""
-        elements = sum(spec.elements for spec in group.tensors)
+        elements = numbers_in(group)
         kept = max(1, int(self._density * elements))
         if kept >= elements:
             return [0.0] * group.count

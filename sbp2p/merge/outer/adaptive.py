@@ -12,8 +12,7 @@ base + rate * m / (sqrt(v) + tau).
 As in the paper v begins with tau^2 and nothing is corrected for the bias of the first steps.
 `bias_correction` (fedadam) divides m by 1 - beta1^t and v by 1 - beta2^t as Adam does (Kingma and
 Ba 2015), and then v begins with 0. An update moves each parameter by about `rate`, however small d
-is, once d is above tau: statistics that must stay positive, variances above all, have no business
-here, and the engine gives them to the mean.
+is, once d is above tau.
 """
 
 from __future__ import annotations

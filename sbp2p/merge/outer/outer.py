@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, cast
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     import torch
 
     from sbp2p.merge.method import Group, Method, Place
+
+STATISTICS: Final = ("*running_mean", "*running_var")
+"""Globs of tensors that are measured and not trained: they are as merged, without a step. Momentum
+would carry a variance below 0, and the model would be NaN from then on."""
 
 BREAKDOWN: Final = "that of the inner method; 0 for the mean"
 
@@ -93,15 +98,26 @@ class Outer(ElementwiseMethod):
     ) -> torch.Tensor:
         """Return base - update, and write the state at this place."""
         base = cast("torch.Tensor", base)  # the engine keeps needs_base
+        gradient = self._gradient(values, base, weights, survey, place)
+        if any(fnmatchcase(place.tensor.name, glob) for glob in STATISTICS):
+            return base - gradient
         taken, slots = self._state.read(place)
-        if isinstance(self._inner, LinearMethod):
-            gradient = _linear(values, base, *cast("tuple[list[float], float]", survey))
-        else:
-            merged = self._inner.combine(values, base, weights, survey, place)
-            gradient = base - merged
         update = self.step(gradient, slots, taken + 1)
         self._state.write(place, slots)
         return base - (update + 0.0)  # a base of -0.0 stays one: -0.0 - -0.0 is 0.0
+
+    def _gradient(
+        self,
+        values: torch.Tensor,
+        base: torch.Tensor,
+        weights: torch.Tensor,
+        survey: object,
+        place: Place,
+    ) -> torch.Tensor:
+        """Return base - merged."""
+        if isinstance(self._inner, LinearMethod):
+            return _linear(values, base, *cast("tuple[list[float], float]", survey))
+        return base - self._inner.combine(values, base, weights, survey, place)
 
 
 def _linear(

@@ -6,8 +6,9 @@ merge has ended well; `begin` forgets what a merge that failed has left. So a me
 again starts from what the failed one started from.
 
 Kept by tensor name: an entry "slot/name" for each slot ("momentum", "second"), of the tensor's
-shape, and "step/name", the steps taken so far: a 0-dim int64 tensor. In float32 by choice of memory
-(as optimisers keep it), in float64 on request; either is rounded the same way everywhere.
+shape (a complex one's with a last dimension of 2), and "step/name", the steps taken so far: a 0-dim
+int64 tensor. In float32 by choice of memory (as optimisers keep it), in float64 on request; either
+is rounded the same way everywhere.
 
 Error cases: entries that are none of these, or of another shape than the tensor's, are a
 MergeError that names them.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import torch
 
 from sbp2p.errors import MergeError
+from sbp2p.merge.dtypes import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,9 +84,9 @@ class OuterState:
         with self._lock:
             if (found := self._open.get(spec.name)) is None:
                 last = self._last.get(spec.name) or _Memory(0, self._fresh(spec))
-                if any(values.shape != spec.shape for values in last.slots.values()):
+                if any(values.shape != (shape := _shape(spec)) for values in last.slots.values()):
                     raise MergeError(
-                        f"the outer optimiser's state of {spec.name} is not of shape {spec.shape}",
+                        f"the outer optimiser's state of {spec.name} is not of shape {shape}",
                         hint="a model of another shape begins with a new state",
                     )
                 slots = {slot: values.clone() for slot, values in last.slots.items()}
@@ -93,7 +95,7 @@ class OuterState:
 
     def _fresh(self, spec: TensorSpec) -> dict[str, torch.Tensor]:
         return {
-            slot: torch.full(spec.shape, value, dtype=self._dtype)
+            slot: torch.full(_shape(spec), value, dtype=self._dtype)
             for slot, value in self._initial.items()
         }
 
@@ -124,3 +126,7 @@ class OuterState:
             if f"{STEP}/{name}" not in saved or memory.slots.keys() != self._initial.keys():
                 raise MergeError(f"the outer optimiser's state of {name!r} is not complete")
         self._last, self._open = loaded, {}
+
+
+def _shape(spec: TensorSpec) -> tuple[int, ...]:
+    return spec.shape if numbers(spec) == spec.elements else (*spec.shape, 2)
