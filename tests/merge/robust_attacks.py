@@ -32,7 +32,7 @@ def sign_flip(honest: Models, base: Model, f: int) -> Models:
 
 def noise(honest: Models, base: Model, f: int) -> Models:
     """Return noise a million times as large as the honest step."""
-    size = 1e6 * np.abs(honest - base).max()
+    size: float = 1e6 * np.abs(honest - base).max()
     return base + size * np.random.default_rng(5).normal(size=(f, honest.shape[1]))
 
 
