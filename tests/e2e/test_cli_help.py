@@ -52,6 +52,7 @@ OPTIONS: dict[str, set[str]] = {
     "unpin": set(),
     "gc": {"--down-to", "--dry-run", "--yes", "-y"},
     "bench": {"--size", "--pings"},
+    "topology": {"--peers", "--round", "--plot"},
     "doctor": {"--wait", "--listen", *FINDING},
     "trust": set(),
     "trust list": set(),
