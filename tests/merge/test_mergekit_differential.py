@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from sbp2p.merge.engine import merge
+from sbp2p.merge.memory import TorchSink, merge_in_memory
 from sbp2p.merge.method import Method, get
-from tests.merge.model_samples import ListGroup, fine_tunes, noise, run
+from sbp2p.merge.tensors import FileSource, Input
+from tests.merge.model_samples import ListGroup, fine_tunes, key_of, noise, run
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-merge-peers/bin/python"
@@ -137,6 +141,56 @@ CASES = {
 }
 
 
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 40,
+    "max_position_embeddings": 32,
+    "dtype": "bfloat16",
+}
+LAYER = "model.layers.0"
+SHAPES = {
+    "model.embed_tokens.weight": (40, 16),
+    "lm_head.weight": (40, 16),
+    "model.norm.weight": (16,),
+    **{f"{LAYER}.self_attn.{part}_proj.weight": (16, 16) for part in "qkvo"},
+    **{f"{LAYER}.mlp.{part}_proj.weight": (32, 16) for part in ("gate", "up")},
+    f"{LAYER}.mlp.down_proj.weight": (16, 32),
+    f"{LAYER}.input_layernorm.weight": (16,),
+    f"{LAYER}.post_attention_layernorm.weight": (16,),
+}
+
+
+def make_model(folder: Path, seed: int) -> Path:
+    """Write a llama of 4,000 parameters as transformers saves one."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    base = {name: noise(number, *shape) for number, (name, shape) in enumerate(SHAPES.items())}
+    tensors = {
+        name: (each + noise(seed * 100 + number, *each.shape, scale=0.1)).bfloat16()
+        for number, (name, each) in enumerate(base.items())
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def folder_case(folder: Path) -> dict[str, Any]:
+    models = [make_model(folder / f"model{seed}", seed) for seed in range(1, 4)]
+    return {
+        "name": "folders",
+        "output": str(folder / "merged"),
+        "config": {
+            "merge_method": "linear",
+            "models": [{"model": str(each), "parameters": {"weight": 1.0}} for each in models],
+        },
+    }
+
+
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     folder = tmp_path_factory.mktemp("mergekit")
@@ -156,7 +210,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
         }
         for name, case in CASES.items()
     ]
-    (folder / "cases.json").write_text(json.dumps(cases))
+    (folder / "cases.json").write_text(json.dumps([*cases, folder_case(folder)]))
     subprocess.run([PYTHON, PEER, folder], check=True, timeout=120, capture_output=True)
     return Answers(
         load_file(folder / "results.safetensors"),
@@ -171,6 +225,14 @@ def ours(method: Method, name: str, weights: list[int] | None = None) -> torch.T
     if case.base:
         return run(method, ListGroup(case.inputs[1:], case.inputs[0], weights))
     return run(method, ListGroup(case.inputs, weights=weights))
+
+
+def merged(method: Method | str, name: str, weights: list[float] | None = None) -> torch.Tensor:
+    """Merge a case's inputs by the engine, in their dtype."""
+    states = [{"t": each} for each in CASES[name].inputs]
+    if CASES[name].base:
+        return merge_in_memory(states[1:], method, weights, states[0])["t"]
+    return merge_in_memory(states, method, weights)["t"]
 
 
 def assert_same(got: torch.Tensor, theirs: torch.Tensor) -> None:
@@ -229,7 +291,83 @@ def test_karcher(answers: Answers) -> None:
     assert_same(ours(get("karcher"), "karcher"), answers.results["karcher"])
 
 
+def test_folders_of_models(answers: Answers) -> None:
+    sink = TorchSink()
+    with ExitStack() as stack:
+        sources = [
+            stack.enter_context(FileSource(answers.folder / f"model{number}"))
+            for number in range(1, 4)
+        ]
+        inputs = [Input(each, "", key_of(number)) for number, each in enumerate(sources)]
+        merge(inputs, "mean", sink=sink)
+    (file,) = (answers.folder / "merged").glob("*.safetensors")
+    theirs = load_file(file)
+    assert theirs.keys() == sink.tensors.keys() == SHAPES.keys()
+    for name, tensor in theirs.items():
+        assert sink.tensors[name].dtype is tensor.dtype is torch.bfloat16
+        torch.testing.assert_close(sink.tensors[name], tensor, rtol=2**-8, atol=0)
+
+
 # ---- where it differs
+
+
+def test_identical_models_change_there(answers: Answers) -> None:
+    assert int((answers.results["same three"] != WIDE[0]).sum()) > 1000
+    assert torch.equal(merged("mean", "same three"), WIDE[0])
+
+
+def test_one_model_changes_there(answers: Answers) -> None:
+    assert int((answers.results["only one"] != WIDE[0]).sum()) > 1000
+    assert torch.equal(merged("mean", "only one", [0.3]), WIDE[0])
+
+
+def test_the_order_matters_there(answers: Answers) -> None:
+    assert int((answers.results["forwards"] != answers.results["backwards"]).sum()) > 1000
+    assert torch.equal(merged("mean", "forwards"), merged("mean", "backwards"))
+
+
+def test_a_mean_of_float32_is_not_rounded_right_there(answers: Answers) -> None:
+    exact = (torch.stack(WIDE).double().sum(0) / 4).float()
+    assert int((answers.results["forwards"] != exact).sum()) > 1000
+    assert torch.equal(merged("mean", "forwards"), exact)
+
+
+def test_task_vectors_of_bfloat16_are_rounded_on_the_way_there(answers: Answers) -> None:
+    base, *inputs = (each.double() for each in CASES["bf16 task"].inputs)
+    exact = base + 0.3 * sum((each - base for each in inputs), torch.zeros_like(base))
+    theirs = answers.results["bf16 task"].double()
+    mine = merged(get("task-arithmetic", scale="0.3"), "bf16 task").double()
+    off = (theirs - exact).abs() / exact.abs()
+    assert float(off.max()) > 0.1
+    assert int((theirs != mine).sum()) > 100
+    assert float(((mine - exact).abs() / exact.abs()).max()) <= 2**-8
+
+
+def test_float16_overflows_on_the_way_there(answers: Answers) -> None:
+    assert answers.results["f16 task"].isinf().all()
+    assert torch.equal(merged(get("task-arithmetic", scale="0.5"), "f16 task"), HALF)
+    assert answers.results["f16 stock"].isnan().all()
+    assert torch.equal(merged("model-stock", "f16 stock"), HALF)
+    assert answers.results["f16 multislerp"].isnan().all()
+    assert torch.equal(merged("multi-slerp", "f16 multislerp"), HALF)
+
+
+def test_eight_bit_floats_are_refused_there(answers: Answers) -> None:
+    assert "Float8" in answers.refusals["fp8"]
+    assert torch.equal(merged("mean", "fp8").float(), single(1, 2))
+
+
+def test_a_nan_goes_into_the_result_there_and_its_model_is_left_out_here(
+    answers: Answers,
+) -> None:
+    assert answers.results["nan"].isnan().any()
+    assert merged("mean", "nan").tolist() == [1.0, 1.0]
+
+
+def test_counters_that_differ_are_refused_there_and_the_largest_here(answers: Answers) -> None:
+    assert "counter" in answers.refusals
+    states = [{"num_batches_tracked": each} for each in CASES["counter"].inputs]
+    assert int(merge_in_memory(states)["num_batches_tracked"]) == 4
 
 
 def test_a_tied_vote_is_positive_there_and_nobody_wins_here(answers: Answers) -> None:
