@@ -165,6 +165,12 @@ class Members:
         update = self.newest(peer_id)
         return 0 if update is None else update.round
 
+    def reached(self, peer_id: PeerId) -> int:
+        """Return the round that a member is in: the one after what it has finished, at least."""
+        known = self._known.get(peer_id)
+        finished = 0 if known is None else known.stance.round
+        return max(self.published(peer_id), finished + 1)
+
     def newest(self, peer_id: PeerId) -> Update | None:
         """Return a peer's newest update."""
         updates = self._updates.get(peer_id)

@@ -236,6 +236,15 @@ class Namespace:
             settings=settings,
         )
 
+    async def start_from(self, model: object) -> None:
+        """Take a model's state as the base of the next round, for methods that have one.
+
+        The outer optimisers (DiLoCo, FedOpt), clipping and task arithmetic look at what the round
+        before ended with. Before the first there is nothing: give the model that all peers start
+        from, before it is trained. `bootstrap` does the same with what it loads.
+        """
+        self._training.base = await self._host.calls.run_to_end(_wrap(model).tensors)
+
     async def bootstrap(self, model: object, *, timeout_s: float | None = None) -> Bootstrapped:
         """Load the model that the others have got to, and go on from their round.
 

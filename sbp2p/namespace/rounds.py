@@ -10,8 +10,8 @@ are cancelled: what they got stays, and is gone on with in the next round.
     record    a signed version of `<namespace>/rounds`, and old rounds are removed
 
 A round's number. A node's next round is the one after its last; but if more than half of the
-members that publish are beyond it, it is theirs: who was away for a while joins the others' round.
-After a restart a node goes on from what its store has.
+members that publish are beyond it, it is the one that these are in: who was away for a while, or is
+slow, joins the others. After a restart a node goes on from what its store has.
 
 What an update is weighted by hangs on the method: "mean" mixes by the topology's weights, which
 keep the mean of all models what it is; FedAvg and the outer optimisers count samples; methods that
@@ -72,6 +72,11 @@ def weighting_of(method: str) -> Weighting:
     return Weighting.SAMPLES if method in _BY_SAMPLES else Weighting.EQUAL
 
 
+def _first_base(method: Method) -> str:
+    """Return what a base is made by where no round has left one: alike at every peer."""
+    return "mean" if weighting_of(method.name) is Weighting.SAMPLES else "median"
+
+
 @dataclass(slots=True)
 class _Gathered:
     """What a round has got so far."""
@@ -94,7 +99,8 @@ class Training:
     def __init__(self, host: Host, members: Members, updates: Updates, topology: Topology) -> None:
         self.topology = topology
         self.base: Mapping[str, RawTensor] | None = None
-        """What the last round, or a bootstrap, ended with: the base of methods that need one."""
+        """What the last round, a bootstrap, or the user's word left: the base of methods that need
+        one. Without any it is made of the first round's inputs."""
         self._host = host
         self._members = members
         self._updates = updates
@@ -117,9 +123,7 @@ class Training:
         """Return the number of the round that begins now."""
         own = 0 if self._own is None else self._own.update.round
         following = max(self._members.round, own, self.rounds.number) + 1
-        there = sorted(
-            (self._members.published(peer) for peer in self._members.senders()), reverse=True
-        )
+        there = sorted(map(self._members.reached, self._members.senders()), reverse=True)
         if there:  # so many are more than half
             following = max(following, min(there[len(there) // 2], following + _JUMP_MAX))
         return following
@@ -315,7 +319,9 @@ class Training:
         everybody = {mine, *self._members.senders(), *(each.peer for each in close.taken)}
         if own is not None and samples is None:
             samples = own.update.samples
-        # the missing ones' edges count for nobody: equal weights on a full graph stay equal
+        # as if who is missing were no member: peers of a full graph that have the same inputs weigh
+        # them alike, and get the same bits. On sparse graphs it is the same as giving the own model
+        # what the missing ones leave.
         there = everybody - set(close.missing)
         return weigh(
             weighting,
@@ -340,6 +346,8 @@ class Training:
             return None, f"{len(close.taken)} updates are no quorum"
         if not close.taken:
             return None, "no neighbour's update came"
+        from sbp2p.merge.method import get
+
         from .merging import Share, merge_shares
 
         models = {each.peer: gathered.models[each.peer] for each in close.taken}
@@ -349,13 +357,12 @@ class Training:
             Share(peer, models[peer].update.cid, weight, models[peer].tensors)
             for peer, weight in weights.items()
         ]
-        base = self.base
-        if base is None and own is not None:
-            base = own.tensors
+        run = self._host.calls.run_to_end
         try:
-            merged = await self._host.calls.run_to_end(
-                merge_shares, shares, method, base if method.needs_base else None
-            )
+            base = self.base
+            if method.needs_base and base is None:
+                base = (await run(merge_shares, shares, get(_first_base(method)), None)).tensors
+            merged = await run(merge_shares, shares, method, base if method.needs_base else None)
         except MergeError as error:
             return None, str(error)
         return merged, ""

@@ -178,9 +178,7 @@ class Updates:
             pinned=False,
             learns=is_large,
         )
-        tensors = await self._host.calls.run_to_end(
-            _read, folder / UPDATE_FILE, own, expected if own else None
-        )
+        tensors = await self._host.calls.run_to_end(_read, folder / UPDATE_FILE, own, bytes_max)
         return Model(update, tensors, result.bytes_received)
 
     # -- room on disk -----------------------------------------------------------------------------
@@ -230,9 +228,7 @@ def _check_version(found: FoundVersion, bytes_max: int) -> Choice:
     return Choice(found.table.blocks_of_files(range(1)))
 
 
-def _read(
-    path: Path, own: Mapping[str, RawTensor], bytes_max: int | None
-) -> Mapping[str, RawTensor]:
+def _read(path: Path, own: Mapping[str, RawTensor], bytes_max: int) -> Mapping[str, RawTensor]:
     """Read and decode an update's file, and check that it is a model like `own`."""
     try:
         with TensorReader(path) as reader:
