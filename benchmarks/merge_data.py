@@ -212,8 +212,8 @@ def expected(rows: NDArray[np.float32], base: NDArray[np.float32], method: str) 
     for row in deltas:
         threshold = np.partition(np.abs(row), base.size - keep)[base.size - keep]
         row[np.abs(row) < threshold] = 0
-    elected = np.where(deltas.sum(0) >= 0, 1.0, -1.0)
-    agreeing = np.sign(deltas) == elected
+    elected = np.sign(deltas.sum(0))  # of an even vote nobody wins, and the base stays
+    agreeing = (np.sign(deltas) == elected) & (elected != 0)
     count = np.maximum(agreeing.sum(0), 1)
     return np.asarray((base + (deltas * agreeing).sum(0) / count).astype(np.longdouble))
 

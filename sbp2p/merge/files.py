@@ -29,15 +29,15 @@ import os
 import shutil
 import threading
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from blake3 import blake3
-
 from sbp2p.errors import CheckpointError
-from sbp2p.merge.files_journal import Entries, Journal, RejectedInput
+from sbp2p.merge.digest import LEAF, leaves, model_digest, tensor_digest
+from sbp2p.merge.files_journal import Entries, Journal
 from sbp2p.merge.files_layout import Style, plan
+from sbp2p.merge.report import Rejection
 from sbp2p.merge.tensors import Sink
 from sbp2p.store.errors import DestinationConflictError, os_errors
 from sbp2p.store.files import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 WORK_SUFFIX: Final = ".merging"
 """Of the folder beside the output while a merge into it is not finished."""
-_READ_BYTES: Final = 1024 * 1024
+_READ_BYTES: Final = 16 * LEAF
 
 
 @dataclass(slots=True)
@@ -73,10 +73,13 @@ class _Tensor:
     nbytes: int
     missing: int
     """Bytes that were not written yet."""
-    hashed: int = 0
-    """Bytes from the start that were hashed as they came; the rest is hashed when all is there."""
-    hasher: blake3 = field(default_factory=blake3)
+    leaves: dict[int, bytes] | None = field(default_factory=dict)
+    """By offset, the digests of the leaves of each piece; None if some piece ends within a leaf."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def holds_leaves(self, offset: int, size: int) -> bool:
+        """Return whether a piece begins and ends with a leaf."""
+        return offset % LEAF == 0 and (size % LEAF == 0 or offset + size == self.nbytes)
 
 
 class FileSink(Sink):
@@ -108,8 +111,8 @@ class FileSink(Sink):
         self.output = output.absolute()
         self.work = self.output.with_name(self.output.name + WORK_SUFFIX)
         self.done: dict[str, bytes] = {}
-        """Tensors that are in their files already: the BLAKE3 of their bytes."""
-        self.rejected: tuple[RejectedInput, ...] = ()
+        """Tensors that are in their files already, and their digests."""
+        self.rejected: tuple[Rejection, ...] = ()
         """Inputs that an earlier run left out: their tensors were made without them."""
         self._request = request
         self._style = style or Style()
@@ -120,6 +123,7 @@ class FileSink(Sink):
         self._journal: Journal | None = None
         self._resumed: Plan | None = None
         self._plan: Plan | None = None
+        self._specs: Mapping[str, TensorSpec] = {}
         self._tensors: dict[str, _Tensor] = {}
         self._descriptors: list[int] = []
         self._finished = False
@@ -166,6 +170,16 @@ class FileSink(Sink):
         return self._journal
 
     @property
+    def size(self) -> int:
+        """Return the bytes of the files that hold tensors, and of their index."""
+        return 0 if self._plan is None else self._plan.size
+
+    def digest(self) -> bytes:
+        """Return the digest of the result (see `digest`), once every tensor is written."""
+        empty = tensor_digest(())
+        return model_digest(self._specs, {name: self.done.get(name, empty) for name in self._specs})
+
+    @property
     def keeps(self) -> bool:
         """Whether an unfinished merge has something to go on from."""
         return not self._finished and bool(self.done)
@@ -187,7 +201,7 @@ class FileSink(Sink):
         self._open(stack, self._resumed, specs)
         for name, digest in entries.done.items():
             tensor = self._tensors.get(name)
-            if tensor is not None and _hash(replace(tensor, hasher=blake3())) == digest:
+            if tensor is not None and _hash(tensor) == digest:
                 tensor.missing = 0
                 self.done[name] = digest
 
@@ -227,6 +241,7 @@ class FileSink(Sink):
     def begin(self, specs: Mapping[str, TensorSpec]) -> None:
         """Make room for every tensor; a second call begins anew. Raises StoreError."""
         wanted = plan(specs, self._style, self._max_shard_bytes)
+        self._specs = specs
         if wanted == self._resumed:
             self._resumed = None
             return
@@ -237,24 +252,31 @@ class FileSink(Sink):
 
     def reject(self, label: str, key: bytes, tensor: str, reason: str) -> None:
         """Remember that an input is left out; `begin` follows. Raises StoreError."""
-        self._noted.rejected(RejectedInput(label, key, tensor, reason))
+        self._noted.rejected(Rejection(label, key, tensor, reason))
 
     def write(self, name: str, offset: int, data: memoryview) -> None:
         """Write a piece of a tensor; raises StoreError."""
         tensor = self._tensors[name]
         with os_errors("write to", self.work):
             write_all(tensor.descriptor, [data], tensor.start + offset)
+        found = leaves(data) if tensor.holds_leaves(offset, data.nbytes) else None
         with tensor.lock:
-            if offset == tensor.hashed:
-                tensor.hasher.update(data)
-                tensor.hashed += data.nbytes
+            if found is None:
+                tensor.leaves = None
+            elif tensor.leaves is not None:
+                tensor.leaves[offset] = found
             tensor.missing -= data.nbytes
             last = tensor.missing == 0
         if last:
             self._finish_tensor(name, tensor)
 
     def _finish_tensor(self, name: str, tensor: _Tensor) -> None:
-        digest = _hash(tensor)
+        known = tensor.leaves
+        tensor.leaves = None
+        if known is None:
+            digest = _hash(tensor)
+        else:
+            digest = tensor_digest(known[offset] for offset in sorted(known))
         with suppress(OSError):  # `finish` hears of what fails
             start_writeback(tensor.descriptor, tensor.start, tensor.nbytes)
         self._noted.done(name, digest)
@@ -291,16 +313,16 @@ def _require_free(output: Path) -> None:
 
 
 def _hash(tensor: _Tensor) -> bytes:
-    """Return the BLAKE3 of a tensor that is in its file, reading what was not hashed yet."""
-    buffer = memoryview(bytearray(min(_READ_BYTES, tensor.nbytes - tensor.hashed)))
+    """Return the digest of a tensor that is in its file, read back from there."""
+    buffer = memoryview(bytearray(min(_READ_BYTES, tensor.nbytes)))
+    found = []
     with os_errors("read", "what was merged"):
-        while tensor.hashed < tensor.nbytes:
-            piece = buffer[: tensor.nbytes - tensor.hashed]
-            if read_into(tensor.descriptor, piece, tensor.start + tensor.hashed) < len(piece):
+        for offset in range(0, tensor.nbytes, _READ_BYTES):
+            piece = buffer[: min(_READ_BYTES, tensor.nbytes - offset)]
+            if read_into(tensor.descriptor, piece, tensor.start + offset) < len(piece):
                 raise CheckpointError("a file of the result became shorter while it was merged")
-            tensor.hasher.update(piece)
-            tensor.hashed += len(piece)
-    return tensor.hasher.digest()
+            found.append(leaves(piece))
+    return tensor_digest(found)
 
 
 def _place(content: Path | bytes, path: Path) -> None:

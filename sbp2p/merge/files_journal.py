@@ -4,7 +4,7 @@
 |---|---|
 | `{"journal": 1, "request": {...}}` | the first: what was asked for, and of which inputs |
 | `{"begin": [[name, dtype, shape], ...]}` | every tensor of the result; voids all before |
-| `{"done": name, "blake3": hex}` | this tensor is in its file, and its bytes hash to this |
+| `{"done": name, "blake3": hex}` | this tensor is in its file and has this digest (`digest`) |
 | `{"rejected": [label, key, tensor, reason]}` | this input is left out, for good |
 
 Rules: a line is added by one write after the tensor was written. Nothing is synced: after a power
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sbp2p.errors import MergeError
+from sbp2p.merge.report import Rejection
 from sbp2p.merge.tensors import TensorSpec
 from sbp2p.store.errors import os_errors
 from sbp2p.store.files import write_all
@@ -38,16 +39,6 @@ _FORMAT: Final = 1
 _RESTART: Final = "say --restart to begin anew, or give another --output"
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedInput:
-    """An input that an earlier run left out."""
-
-    label: str
-    key: bytes
-    tensor: str
-    reason: str
-
-
 @dataclass(slots=True)
 class Entries:
     """What a journal says."""
@@ -55,8 +46,8 @@ class Entries:
     specs: dict[str, TensorSpec] | None = None
     """Every tensor of the result; None if it was not known yet."""
     done: dict[str, bytes] = field(default_factory=dict)
-    """Tensor name to the BLAKE3 of its bytes."""
-    rejected: list[RejectedInput] = field(default_factory=list)
+    """Tensor name to its digest."""
+    rejected: list[Rejection] = field(default_factory=list)
 
 
 class Journal:
@@ -102,7 +93,7 @@ class Journal:
         """Note that a tensor is in its file."""
         self._add({"done": name, "blake3": digest.hex()})
 
-    def rejected(self, each: RejectedInput) -> None:
+    def rejected(self, each: Rejection) -> None:
         """Note that an input is left out from now on."""
         self._add({"rejected": [each.label, each.key.hex(), each.tensor, each.reason]})
 
@@ -145,7 +136,7 @@ def _read(lines: list[Any]) -> Entries:
             entries.done[value] = bytes.fromhex(line["blake3"])
         elif kind == "rejected":
             label, key, tensor, reason = value
-            entries.rejected.append(RejectedInput(label, bytes.fromhex(key), tensor, reason))
+            entries.rejected.append(Rejection(label, bytes.fromhex(key), tensor, reason))
         else:
             raise ValueError(f"a line about {kind!r}")
     return entries

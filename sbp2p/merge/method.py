@@ -248,6 +248,12 @@ def get(name: str, **options: object) -> Method:
         raise MergeError(f"merge method {name}: {error}", hint="sbp2p merge --list") from error
 
 
+def describe(name: str) -> Method | type[Method]:
+    """Return something with a method's `doc`, `needs_base` and `inputs_min`; raises MergeError."""
+    factory = _find(name)
+    return factory if isinstance(factory, type) else factory()
+
+
 def _find(name: str) -> Callable[..., Method]:
     if name not in _registered and (module := _tables().get(name)) is not None:
         importlib.import_module(module)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from sbp2p_protocol.multiaddr import Address
     from sbp2p_protocol.tensor_index import TensorEntry
 
-Phase: TypeAlias = Literal["connecting", "hashing", "metadata", "local", "network", "verifying"]
+Phase: TypeAlias = Literal[
+    "connecting", "hashing", "metadata", "local", "network", "verifying", "merging"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

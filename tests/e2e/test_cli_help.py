@@ -48,6 +48,12 @@ OPTIONS: dict[str, set[str]] = {
     "verify": set(),
     "ls": set(),
     "rm": {"--files", "--yes", "-y"},
+    "merge": {
+        *("--method", "--option", "--weight", "--base", "--output", "--names", "--policy"),
+        *("--dtype", "--max-shard-size", "--publish", "--threads", "--restart", "--dry-run"),
+        *("--list", "--to", "--peer", "--trust-new", "--swarm"),
+        *FINDING,
+    },
     "pin": set(),
     "unpin": set(),
     "gc": {"--down-to", "--dry-run", "--yes", "-y"},

@@ -8,15 +8,15 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbp2p.checkpoint.reader import TensorReader
 from sbp2p.errors import MergeError, StoreBusyError, StoreError
+from sbp2p.merge.digest import digest_of, leaves, tensor_digest
 from sbp2p.merge.files import FileSink
 from sbp2p.merge.files_layout import Style, index_of, plan, style_of
-from sbp2p.merge.tensors import TensorSpec
+from sbp2p.merge.tensors import FileSource, TensorSpec
 from sbp2p.store import DestinationConflictError
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ SPECS = specs_of(
 def content(spec: TensorSpec) -> bytes:
     noise = random.Random(spec.name)  # noqa: S311  (the same bytes every time)
     return noise.randbytes(spec.nbytes)
+
+
+def digest(spec: TensorSpec) -> bytes:
+    return tensor_digest([leaves(memoryview(content(spec)))])
 
 
 def write(sink: FileSink, spec: TensorSpec, data: bytes | None = None) -> None:
@@ -81,7 +85,10 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
         sink.begin(SPECS)
         write_rest(sink, SPECS)
         assert not sink.keeps
+        result = sink.digest()
     check(output, SPECS)
+    with FileSource(output) as source:
+        assert digest_of(source) == result
     assert {path.name for path in output.iterdir()} == {"model.safetensors", "a"}
     assert (output / "a" / "b.json").read_bytes() == b"{}"
     assert header(output / "model.safetensors")["__metadata__"] == {"format": "pt"}
@@ -201,9 +208,7 @@ def test_an_interrupted_merge_goes_on(tmp_path: Path) -> None:
     assert not output.exists()
     with FileSink(output, request=REQUEST) as sink:
         assert sink.done == {
-            name: blake3(content(SPECS[name])).digest()
-            for name in SPECS
-            if name in ("embed", "mask")
+            name: digest(SPECS[name]) for name in SPECS if name in ("embed", "mask")
         }
         sink.begin(SPECS)
         write_rest(sink, SPECS)
@@ -360,6 +365,6 @@ def test_many_threads_write_one_tensor(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sink.done == {"big": blake3(data).digest()}
+        assert sink.done == {"big": tensor_digest([leaves(memoryview(data))])}
         sink.finish()
     check(tmp_path / "out", specs)
