@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from sbp2p.errors import MergeError
 from sbp2p.merge.method import ElementwiseMethod, MethodDoc, register
 from sbp2p.merge.robust.hostile import Bound, Hostile, Share
-from sbp2p.merge.robust.order import mean_of_nearest, median_rows, restore_zeros, sort_rows
+from sbp2p.merge.robust.order import mean_of_nearest, median_of, restore_zeros, sort_rows
 from sbp2p.merge.robust.sums import mean_rows
 
 if TYPE_CHECKING:
@@ -57,15 +57,15 @@ class _Ordered(ElementwiseMethod):
         """Return one value for each column."""
         if not isinstance(survey, int):
             raise TypeError(f"{self.name} surveys a number, and got {survey!r}")
-        return restore_zeros(self._read(sort_rows(values), survey), values)
+        return restore_zeros(self._read(values, survey), values)
 
     @abstractmethod
     def _hostile_among(self, count: int) -> int:
         """Return f for so many inputs."""
 
     @abstractmethod
-    def _read(self, ordered: torch.Tensor, f: int) -> torch.Tensor:
-        """Return the result of columns in order."""
+    def _read(self, values: torch.Tensor, f: int) -> torch.Tensor:
+        """Return the result; what is 0 in it may have either sign."""
 
 
 @register
@@ -82,8 +82,8 @@ class Median(_Ordered):
     def _hostile_among(self, count: int) -> int:
         return (count - 1) // 2
 
-    def _read(self, ordered: torch.Tensor, f: int) -> torch.Tensor:
-        return median_rows(ordered)
+    def _read(self, values: torch.Tensor, f: int) -> torch.Tensor:
+        return median_of(values)
 
 
 @register
@@ -118,8 +118,8 @@ class TrimmedMean(_Ordered):
             )
         return f
 
-    def _read(self, ordered: torch.Tensor, f: int) -> torch.Tensor:
-        return mean_rows(ordered[f : ordered.shape[0] - f].unbind(0))
+    def _read(self, values: torch.Tensor, f: int) -> torch.Tensor:
+        return mean_rows(sort_rows(values, f, values.shape[0] - f))
 
 
 class _Nearest(_Ordered):
@@ -133,11 +133,12 @@ class _Nearest(_Ordered):
     def _hostile_among(self, count: int) -> int:
         return self.hostile.among(count, self.bound, self.name)
 
-    def _read(self, ordered: torch.Tensor, f: int) -> torch.Tensor:
-        return mean_of_nearest(ordered, self._centre(ordered, f), ordered.shape[0] - f)
+    def _read(self, values: torch.Tensor, f: int) -> torch.Tensor:
+        ordered = sort_rows(values)
+        return mean_of_nearest(ordered, self._centre(ordered, f), len(ordered) - f)
 
     @abstractmethod
-    def _centre(self, ordered: torch.Tensor, f: int) -> torch.Tensor:
+    def _centre(self, ordered: list[torch.Tensor], f: int) -> torch.Tensor:
         """Return what the values shall be near to."""
 
 
@@ -157,8 +158,9 @@ class MeanAroundMedian(_Nearest):
         breakdown="f < n/2, as chosen; by default the most",
     )
 
-    def _centre(self, ordered: torch.Tensor, f: int) -> torch.Tensor:
-        return median_rows(ordered)
+    def _centre(self, ordered: list[torch.Tensor], f: int) -> torch.Tensor:
+        count = len(ordered)
+        return mean_rows(ordered[(count - 1) // 2 : count // 2 + 1])
 
 
 @register
@@ -177,5 +179,5 @@ class Phocas(_Nearest):
         breakdown="f < n/2, as chosen; by default the most",
     )
 
-    def _centre(self, ordered: torch.Tensor, f: int) -> torch.Tensor:
-        return mean_rows(ordered[f : ordered.shape[0] - f].unbind(0))
+    def _centre(self, ordered: list[torch.Tensor], f: int) -> torch.Tensor:
+        return mean_rows(ordered[f : len(ordered) - f])

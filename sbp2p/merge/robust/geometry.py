@@ -22,7 +22,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 from sbp2p.merge.method import BASE
-from sbp2p.merge.robust.order import median_rows, sort_rows
+from sbp2p.merge.robust.order import median_of
 from sbp2p.merge.robust.sums import tree_sum
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def inner_products(group: Group, *, centre: Centre) -> Matrix:
         if centre == "base":
             rows = stack[:-1] - stack[-1]
         elif centre == "median":
-            rows = stack - median_rows(sort_rows(stack))
+            rows = stack - median_of(stack)
         else:
             rows = stack
         for first in range(size):

@@ -3,9 +3,9 @@
 Theory of operation: the score of a model is the sum of its squared distances to its n - f - 2
 nearest others (arXiv:1703.02757, section 4). Hostile models cannot have a good score without
 standing among the honest ones, because n - f - 2 neighbours include honest ones if n >= 2f + 3.
-Krum takes the model with the best score, Multi-Krum the mean of the best m. The sums of all
-distances to all others, which is sometimes called Krum, is carried away by one model that is far
-enough off.
+Krum takes the model with the best score, Multi-Krum the mean of the best m. The sum of the squared
+distances to *all* others, which is sometimes called Krum, is least near the mean: one model that is
+far off decides which of the others that is.
 
 Equal scores are decided by the content key, so every peer selects the same models. What is selected
 is a linear combination, and the engine computes it exactly: Krum returns one input bit for bit.

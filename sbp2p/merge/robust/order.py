@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from sbp2p.merge.robust.sums import mean_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 
@@ -36,37 +38,61 @@ def network(count: int) -> tuple[tuple[int, int], ...]:
     return tuple(steps)
 
 
-def sort_rows(values: torch.Tensor) -> torch.Tensor:
-    """Return (count, m) finite values with each column ascending, and without -0.0."""
-    import torch
+@lru_cache(maxsize=256)
+def selection(count: int, first: int, last: int) -> tuple[tuple[int, int, bool, bool], ...]:
+    """Return what of a network the rows from `first` up to `last` need.
 
+    A step is (lower row, higher row, whether the lesser value is needed, whether the greater is).
+    """
+    needed = set(range(first, last))
+    steps = []
+    for low, high in reversed(network(count)):
+        lesser, greater = low in needed, high in needed
+        if lesser or greater:
+            steps.append((low, high, lesser, greater))
+            needed |= {low, high}
+    return tuple(reversed(steps))
+
+
+def sort_rows(values: torch.Tensor, first: int = 0, last: int | None = None) -> list[torch.Tensor]:
+    """Return rows `first` up to `last` of (count, m) values with each column ascending.
+
+    Values are finite; -0.0 becomes 0.0.
+    """
     rows = [row + 0.0 for row in values.unbind(0)]
-    for low, high in network(len(rows)):
-        rows[low], rows[high] = rows[low].minimum(rows[high]), rows[low].maximum(rows[high])
-    return torch.stack(rows)
+    end = len(rows) if last is None else last
+    for low, high, lesser, greater in selection(len(rows), first, end):
+        a, b = rows[low], rows[high]
+        if lesser:
+            rows[low] = a.minimum(b)
+        if greater:
+            rows[high] = a.maximum(b)
+    return rows[first:end]
 
 
-def median_rows(ordered: torch.Tensor) -> torch.Tensor:
-    """Return the median of (count, m) rows in order: of two in the middle, their mean."""
-    count = ordered.shape[0]
-    if count % 2:
-        return ordered[count // 2]
-    return mean_rows([ordered[count // 2 - 1], ordered[count // 2]])
+def median_of(values: torch.Tensor) -> torch.Tensor:
+    """Return the median of (count, m) values: of two in the middle, their mean; without -0.0."""
+    count = values.shape[0]
+    return mean_rows(sort_rows(values, (count - 1) // 2, count // 2 + 1))
 
 
-def mean_of_nearest(ordered: torch.Tensor, centre: torch.Tensor, keep: int) -> torch.Tensor:
+def mean_of_nearest(
+    ordered: Sequence[torch.Tensor], centre: torch.Tensor, keep: int
+) -> torch.Tensor:
     """Return the mean of the `keep` values nearest to `centre`; of two as near, the lower.
 
     The nearest ones of a sorted column stand side by side, so the farther end is dropped until
     `keep` are left.
     """
-    count = ordered.shape[0]
+    import torch
+
+    rows = torch.stack(list(ordered))
     first = (centre * 0).long()  # of the values that are left, by column
-    for left in range(count, keep, -1):
-        low = ordered.gather(0, first[None])[0]
-        high = ordered.gather(0, first[None] + (left - 1))[0]
+    for left in range(len(ordered), keep, -1):
+        low = rows.gather(0, first[None])[0]
+        high = rows.gather(0, first[None] + (left - 1))[0]
         first += (centre - low) > (high - centre)
-    return mean_rows([ordered.gather(0, first[None] + offset)[0] for offset in range(keep)])
+    return mean_rows([rows.gather(0, first[None] + offset)[0] for offset in range(keep)])
 
 
 def restore_zeros(result: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
