@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from sbp2p.merge.dtypes import float_format, numbers, view
-from sbp2p.merge.exact import peak_of
+from sbp2p.merge.extent import peak_of
 from sbp2p.merge.method import BASE, CHUNK, Base, Group, Place
 from sbp2p.merge.quarantine import Fault, NotFiniteError, base_is_bad, describe
 from sbp2p.merge.sums import fold_dot

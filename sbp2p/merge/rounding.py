@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sbp2p.merge.dtypes import FloatFormat
 
 _EXPONENT: Final = 0x7FF0_0000_0000_0000
+_HUGE: Final = 2.0**900
 _HARDWARE: Final = frozenset({"F64", "F32"})
 """float64 converts to these correctly."""
 
@@ -50,20 +51,13 @@ def on_grid(values: torch.Tensor, target: FloatFormat) -> torch.Tensor:
 def store(values: torch.Tensor, target: FloatFormat, out: torch.Tensor) -> None:
     """Round float64 values into `out`, a tensor of the target's dtype; NaN is not expected."""
     if target.dtype not in _HARDWARE:
-        values = _bounded(on_grid(values.clamp(-(2.0**900), 2.0**900), target), target)
+        values = on_grid(values.clamp(-_HUGE, _HUGE), target)
+        if not target.infinite:
+            values.clamp_(-target.largest, target.largest)
+        if not target.signed_zero:
+            values.add_(0.0)  # -0.0 would be NaN
+    # what lies on the grid and above the largest number is infinite to torch, too
     out.copy_(values)
-
-
-def _bounded(values: torch.Tensor, target: FloatFormat) -> torch.Tensor:
-    """Return values on the grid as the dtype can hold them."""
-    if target.infinite:
-        values.masked_fill_(values > target.largest, torch.inf)
-        values.masked_fill_(values < -target.largest, -torch.inf)
-    else:
-        values.clamp_(-target.largest, target.largest)
-    if not target.signed_zero:
-        values.add_(0.0)  # -0.0 would be NaN
-    return values
 
 
 def nearest(value: Fraction, target: FloatFormat) -> float:

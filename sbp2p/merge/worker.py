@@ -21,7 +21,8 @@ from sbp2p.checkpoint.formats.layout import shown
 from sbp2p.errors import MergeError
 from sbp2p.merge.digest import leaves
 from sbp2p.merge.dtypes import TORCH, Kind, float_format, view
-from sbp2p.merge.exact import LinearSum, Workspace, peak_of
+from sbp2p.merge.exact import LinearSum
+from sbp2p.merge.extent import Extent, Workspace
 from sbp2p.merge.group import computable
 from sbp2p.merge.method import CHUNK, ElementwiseMethod, Place
 from sbp2p.merge.policies import Policy, combine_integers
@@ -107,7 +108,7 @@ class Worker:
             try:
                 for start in range(0, row.numel(), CHUNK):
                     part = computable(row[start : start + CHUNK])
-                    self._peak(opened, piece, number, part, start)
+                    self._extent(opened, piece, number, part, start)
             except NotFiniteError as error:
                 faults.append(error.fault)
         return faults
@@ -124,12 +125,13 @@ class Worker:
             rows.append(self._rows.read(number, source, name, piece.start, piece.stop, dtype))
         return rows
 
-    def _peak(
+    def _extent(
         self, opened: Opened, piece: Piece, number: int, row: torch.Tensor, start: int
-    ) -> float:
-        peak = peak_of(row)
-        if math.isfinite(peak):
-            return peak
+    ) -> Extent:
+        """Measure a row; raises NotFiniteError."""
+        extent = self._space.extent(row)
+        if math.isfinite(extent.peak):
+            return extent
         name = opened.item.spec.name
         if number == len(self._inputs):
             raise base_is_bad(row, piece.start + start, name)
@@ -149,11 +151,11 @@ class Worker:
         for start in range(0, out.numel(), step):
             stop = min(start + step, out.numel())
             chunk = [computable(row[start:stop]) for row in rows]
-            peaks = [
-                self._peak(opened, piece, number, row, start) for number, row in enumerate(chunk)
+            extents = [
+                self._extent(opened, piece, number, row, start) for number, row in enumerate(chunk)
             ]
             if isinstance(how, LinearSum):
-                how.compute(chunk, peaks, out[start:stop], self._space)
+                how.compute(chunk, extents, out[start:stop], self._space)
             else:
                 place = Place(opened.item.spec, piece.start + start, piece.start + stop)
                 store(self._combined(opened, how, chunk, place), target, out[start:stop])
