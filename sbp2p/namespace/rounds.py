@@ -34,6 +34,7 @@ from sbp2p.roles import Role
 from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p_protocol.round_weights import Weighting, weigh
 from sbp2p_protocol.rounds import Close, CloseReason, Wait
+from sbp2p_protocol.topology import full
 
 from .record import record_of, write_down
 from .updates import Model, OwnUpdate, UnfitError
@@ -319,16 +320,15 @@ class Training:
         everybody = {mine, *self._members.senders(), *(each.peer for each in close.taken)}
         if own is not None and samples is None:
             samples = own.update.samples
-        # as if who is missing were no member: peers of a full graph that have the same inputs weigh
-        # them alike, and get the same bits. On sparse graphs it is the same as giving the own model
-        # what the missing ones leave.
-        there = everybody - set(close.missing)
+        if self.topology == full():
+            # as if who is missing were no member: whoever has the same inputs gets the same bits
+            everybody -= set(close.missing)
         return weigh(
             weighting,
             close.taken,
             own=mine,
             samples=samples or 1,
-            row=self.topology.weights(mine, there, close.round),
+            row=self.topology.weights(mine, everybody, close.round),
             includes_own=own is not None,
             samples_max=self._host.config.samples_max,
         )
