@@ -131,6 +131,9 @@ class ExchangeConfig:
     """Which block is asked for first; a fetch `in_order` goes by the files all the same."""
     super_seed: bool = True
     """Whether a seed shows each peer other blocks, until everybody has something to share."""
+    super_seed_blocks_min: int = 8
+    """A version of fewer blocks is shown to everybody at once: there is not enough of it to show
+    each another part, and holding back costs seconds where sending it takes none."""
     upload_slots_max: int = 32
     """Peers served at the same time. Fewer when each would wait for a block for longer than
     `upload_turn_s`, but never fewer than four."""

@@ -267,6 +267,8 @@ class Library:
         table = await self._threads.run(look)
         if table is None or root not in self._followers:
             return None
+        if len(table) < self._config.super_seed_blocks_min:
+            return None
         return self._shows.setdefault(root, Show(table, SuperSeed(len(table), self._rng)))
 
     def show_more(self, root: Cid) -> None:
