@@ -75,6 +75,18 @@ async def test_without_super_seeding_everybody_is_told_everything(
         await get_all(version, seed, [await lab.node() for _ in range(3)])
 
 
+async def test_a_few_blocks_are_shown_to_everybody_at_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    version = small_version(4)
+    async with open_lab(tmp_path, profile=SLOW) as lab:
+        seed, leeches = await lab.node(), [await lab.node() for _ in range(3)]
+        await seed.publish(version)
+        started = trio.current_time()
+        await get_all(version, seed, leeches)
+        assert trio.current_time() - started < 1.5  # who waits for a helper waits for three seconds
+
+
 async def test_a_part_is_not_held_back_by_super_seeding(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
