@@ -36,7 +36,7 @@ _FLAGS: Final = frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 
 COMMANDS: Final = (
     *("id", "publish", "seed", "get", "follow", "inspect", "verify", "ls", "rm"),
-    *("merge", "pin", "unpin", "gc", "bench", "topology"),
+    *("merge", "pin", "unpin", "gc", "bench", "topology", "audit"),
     *("doctor", "trust", "swarm"),
 )
 """Each is the function `command` of the module of that name, in the order that `--help` shows;

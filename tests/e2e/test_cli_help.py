@@ -59,6 +59,7 @@ OPTIONS: dict[str, set[str]] = {
     "gc": {"--down-to", "--dry-run", "--yes", "-y"},
     "bench": {"--size", "--pings"},
     "topology": {"--peers", "--round", "--plot"},
+    "audit": {"--replay", "--base"},
     "doctor": {"--wait", "--listen", *FINDING},
     "trust": set(),
     "trust list": set(),
