@@ -58,7 +58,7 @@ class PeerSteps:
     ) -> None:
         if every_steps is None and every_epochs is None:
             raise ValueError("say when to merge: every_steps=... or every_epochs=...")
-        if min(every_steps or 1, every_epochs or 1) < 1:
+        if any(every is not None and every < 1 for every in (every_steps, every_epochs)):
             raise ValueError("every_steps and every_epochs are at least 1")
         self.swarm = swarm
         self._every_steps, self._every_epochs = every_steps, every_epochs
@@ -122,9 +122,8 @@ class PeerSteps:
     def finish(self) -> None:
         """End with a round that is waited for, if there is something that was not shared yet."""
         if self._plugin is not None:
-            waits = ranks.is_first() and self.swarm.is_waiting
-            if ranks.total(self._samples + waits, self._device):
-                self._take_part(None)
+            left = ranks.total(self._samples, self._device)
+            self._take_part(None, begins=left > 0)
 
     def close(self) -> None:
         """Close what was opened here; may be called again."""
@@ -133,11 +132,15 @@ class PeerSteps:
             self._opened = False
             self.swarm.__exit__(None, None, None)
 
-    def _take_part(self, wait_s: float | None) -> None:
+    def _take_part(self, wait_s: float | None, *, begins: bool = True) -> None:
         samples, self._samples = ranks.total(self._samples, self._device), 0
 
         def work() -> bool:
-            return bool(self.swarm.step(self._plugin, samples=samples, wait_s=wait_s).finished)
+            if begins:
+                result = self.swarm.step(self._plugin, samples=samples, wait_s=wait_s)
+            else:
+                result = self.swarm.collect(self._plugin, wait_s=wait_s)
+            return bool(result.finished)
 
         ranks.on_first(work, self._tensors, self._device)
 

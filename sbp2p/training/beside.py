@@ -177,7 +177,8 @@ class Background:
 
         Args:
             model: what `sbp2p.wrap` takes: a module, a dict of arrays, an estimator, a plugin.
-            samples: how many it was trained on since the last step; methods may weigh by it.
+            samples: how many it was trained on since the last step; methods may weigh by it, and
+                none counts as one.
             wait_s: seconds to wait for the round at most; to its own deadline if None.
 
         Raises:
@@ -185,17 +186,30 @@ class Background:
             Sbp2pError: what else a round ran into, this one or the one before.
             ValueError: a negative number.
         """
-        if samples < 0 or (wait_s is not None and wait_s < 0):
-            raise ValueError("samples and wait_s cannot be negative")
+        if samples < 0:
+            raise ValueError("samples cannot be negative")
+        return self._step(model, samples, wait_s, begins=True)
+
+    def collect(self, model: Any, *, wait_s: float | None = None) -> StepResult:
+        """Change the model to the result of the round that is under way, and begin no other.
+
+        For the end of a training that did not wait for its rounds. Arguments and errors are those
+        of `step`.
+        """
+        return self._step(model, 0, wait_s, begins=False)
+
+    def _step(self, model: Any, samples: int, wait_s: float | None, *, begins: bool) -> StepResult:
+        if wait_s is not None and wait_s < 0:
+            raise ValueError("wait_s cannot be negative")
         begun = time.monotonic()
         end = None if wait_s is None else begun + wait_s
         plugin = wrap(model)
         finished: list[RoundResult | None] = []
         with self._alone() as thread:
             self._samples += samples
-            if self._round is None or self._has_ended(self._round, end):
-                if self._round is not None:
-                    finished.append(self._take(plugin, trained=True))
+            if self._round is not None and self._has_ended(self._round, end):
+                finished.append(self._take(plugin, trained=True))
+            if begins and self._round is None:
                 this = self._round = self._begin(thread, plugin)
                 if self._has_ended(this, end):
                     finished.append(self._take(plugin, trained=False))
@@ -207,7 +221,7 @@ class Background:
 
     def _begin(self, thread: TrioThread[tuple[Node, Namespace]], plugin: Plugin) -> _Round:
         before = plugin.tensors()
-        copy, samples = Snapshot(before), self._samples
+        copy, samples = Snapshot(before), max(1, self._samples)
         method, options = self._method, self._options
         self._samples = 0
 

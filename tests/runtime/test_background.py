@@ -92,6 +92,22 @@ def test_training_goes_on_while_a_round_does(tmp_path: Path, pool: ThreadPoolExe
         assert [each.merged[0].samples for each in second.finished] == [1, 2]
 
 
+def test_the_last_round_can_be_collected_without_another(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    ours, theirs = linear(1.0), linear(3.0)
+    with open_pair(tmp_path) as (alice, bob):
+        assert alice.collect(ours).finished == ()
+        alice.step(ours, wait_s=0)
+        assert alice.collect(ours, wait_s=0).is_waiting
+        other = pool.submit(bob.step, theirs, samples=0)
+        result = alice.collect(ours)
+        assert other.result(WAIT_S).round is not None
+        assert [each.round for each in result.finished] == [1]
+        assert not alice.is_waiting
+    assert value(ours) == value(theirs) == 2.0
+
+
 def test_a_newcomer_without_a_model_gets_one(tmp_path: Path) -> None:
     rows, labels = np.random.default_rng(1).normal(size=(40, 3)), np.arange(40) % 2
     donor, newcomer = SGDClassifier(random_state=1).fit(rows, labels), SGDClassifier()
