@@ -75,6 +75,7 @@ class Namespace:
         self._inbox = inbox
         self._training = training
         self._updates = updates
+        self._named: dict[str, tuple[Mapping[str, Option], Method]] = {}
 
     def __repr__(self) -> str:
         return f"<Namespace {self.name!r} with {len(self._members)} members>"
@@ -213,7 +214,8 @@ class Namespace:
         Args:
             model: as for `publish`; changed in place, all of it or nothing.
             using: the merge method; "mean" mixes by the topology's weights, "fedavg" and the outer
-                optimisers count samples, others treat all alike.
+                optimisers count samples, others treat all alike. A name stands for the same method
+                round after round, so outer optimisers remember; with other options it is new.
             options: of the method, when it is named.
             samples: what this node's own model counts for; as published if None.
             deadline_s: instead of the namespace's.
@@ -226,7 +228,7 @@ class Namespace:
         settings = self._members.rounds.settings
         if deadline_s is not None:
             settings = replace(settings, deadline_s=deadline_s)
-        method, weighting = _method(using, options or {})
+        method, weighting = self._method(using, options or {})
         return await self._training.merge(
             _wrap(model),
             method,
@@ -260,21 +262,28 @@ class Namespace:
             self._host, self._members, self._updates, self._training, _wrap(model), timeout
         )
 
+    def _method(
+        self, using: Method | str, options: Mapping[str, Option]
+    ) -> tuple[Method, Weighting]:
+        """Return a merge method, and what its inputs are weighted by.
+
+        One that is named is made once: outer optimisers remember the rounds before.
+        """
+        from sbp2p.merge.method import get
+
+        if not isinstance(using, str):
+            return using, weighting_of(using.name)
+        known = self._named.get(using)
+        if known is None or known[0] != options:
+            method = get("mean" if using == "fedavg" else using, **options)
+            known = self._named[using] = (dict(options), method)
+        return known[1], weighting_of(using)
+
 
 def _wrap(model: object) -> Plugin:
     from sbp2p.plugins.registry import wrap
 
     return wrap(model)
-
-
-def _method(using: Method | str, options: Mapping[str, Option]) -> tuple[Method, Weighting]:
-    """Return a merge method, and what its inputs are weighted by."""
-    from sbp2p.merge.method import get
-
-    if not isinstance(using, str):
-        return using, weighting_of(using.name)
-    name = "mean" if using == "fedavg" else using
-    return get(name, **options), weighting_of(using)
 
 
 def _peer_id(peer: PeerId | str) -> PeerId:

@@ -67,6 +67,24 @@ def test_samples_count_for_fedavg_up_to_a_bound() -> None:
     run_virtual(main)
 
 
+def test_an_outer_optimiser_that_is_named_remembers_the_rounds_before() -> None:
+    async def main(network: VirtualNetwork) -> None:
+        async with open_swarm(network, 2) as namespaces:
+            models = [model(0.0), model(0.0)]
+            for each in namespaces:
+                await each.start_from(models[0])
+            reached = []
+            for _ in range(2):
+                models = [model(*(value + 1 for value in values_of(each))) for each in models]
+                await step(namespaces, models, using="diloco")
+                reached.append(values_of(models[0])[0])
+            # 0.7 * (1 + 0.9), and on from there 0.7 * (1 + 0.9 * 1.9)
+            assert reached == pytest.approx([1.33, 1.33 + 1.897])
+            assert bits_of(models[0]) == bits_of(models[1])
+
+    run_virtual(main)
+
+
 def test_a_straggler_does_not_hang_a_round() -> None:
     async def main(network: VirtualNetwork) -> None:
         async with open_swarm(network, 3) as namespaces:
