@@ -3,7 +3,7 @@
     model digest  = BLAKE3 of, for each tensor by name: header length (8 bytes), header, digest
     header        = dtype, a space, the shape's numbers with commas, a space, the name, as UTF-8
     tensor digest = BLAKE3 of the digests of its leaves
-    leaf digest   = BLAKE3 of 64 KiB of the tensor's bytes, the last leaf shorter
+    leaf digest   = BLAKE3 of 32 KiB of the tensor's bytes, the last leaf shorter
 
 Integers are little-endian. Leaves let several threads hash one tensor in any order.
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from sbp2p.merge.tensors import Source, TensorSpec
 
-LEAF: Final = 64 * 1024
+LEAF: Final = 32 * 1024
 """Bytes of a leaf."""
-_READ: Final = 16 * LEAF
+_READ: Final = 32 * LEAF
 
 
 def leaves(data: memoryview) -> bytes:

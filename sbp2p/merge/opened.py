@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sbp2p.merge.digest import LEAF
 from sbp2p.merge.dtypes import TORCH, Kind, float_format, numbers
@@ -67,5 +67,5 @@ class Opened:
             yield Piece(number, start, min(start + step, self.length))
 
 
-ROW_BYTES_MIN = LEAF * 8
-"""A leaf of 8-bit floats that are merged out of float64."""
+ROW_BYTES_MIN: Final = max(LEAF, CHUNK) * 8
+"""A chunk of float64, or a leaf of 8-bit floats that are merged out of float64."""

@@ -239,5 +239,6 @@ class Worker:
         return self._rows.read(number, source, name, piece.start, piece.stop, torch.uint8)
 
 
-ROW_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of an input that are read at a time: enough that calls cost nothing."""
+ROW_BYTES_MAX: Final = 512 * 1024
+"""Bytes of an input that are read at a time. Eight of these and what is computed from them stay in
+the last cache; with 4 MiB, merging 8 models of float32 took 1.3 times as much CPU time."""
