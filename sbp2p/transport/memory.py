@@ -83,7 +83,7 @@ class MemoryNetwork:
         bound = address.without_peer() if address.port else self._free_address()
         if bound.port in self._listeners:
             raise ConfigError(f"cannot listen on {bound.text}: it is in use")
-        listener = self._listeners[bound.port] = QueueListener(bound, self._forget)
+        listener = self._listeners[bound.port] = QueueListener(bound, self.forget)
         return listener
 
     def open_pair(self, near: Address, far: Address) -> tuple[MemoryStream, MemoryStream]:
@@ -95,7 +95,8 @@ class MemoryNetwork:
             MemoryStream(far, near, incoming=there, outgoing=back),
         )
 
-    def _forget(self, address: Address) -> None:
+    def forget(self, address: Address) -> None:
+        """Take a listener out of the network: nobody can dial it any more."""
         self._listeners.pop(address.port, None)
 
     def _free_address(self) -> Address:
