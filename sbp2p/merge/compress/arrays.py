@@ -59,6 +59,15 @@ def like(spec: TensorSpec, values: torch.Tensor) -> RawTensor:
     return raw(spec.name, values, spec.shape)
 
 
+def is_finite(values: torch.Tensor) -> bool:
+    """Tell whether there is neither NaN nor an infinity."""
+    if not values.numel():
+        return True
+    # NaN is passed on by both; a tenth of the time of isfinite().all()
+    least, most = torch.aminmax(values)
+    return bool(least.isfinite() & most.isfinite())
+
+
 def working_dtype(dtype: str) -> torch.dtype:
     """Return what differences of a dtype are computed in: F32, or F64 for itself."""
     return torch.float64 if dtype == "F64" else torch.float32

@@ -49,6 +49,7 @@ _INDEX_MAX: Final = 2**41
 _POSITIONAL: Final = 0.9
 """Share of differing elements from which on all are written: a bitmap would save less."""
 
+_INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SAMPLE: Final = 64 * 1024
 """Bytes whose distribution stands for a frame's."""
 
@@ -137,16 +138,17 @@ def _inflated(data: memoryview, size: int) -> memoryview:
 def _pack_bitmap(differs: torch.Tensor) -> torch.Tensor:
     """Return one bit for each element, the lowest first."""
     count = differs.numel()
-    padded = torch.zeros((count + 7) // 8 * 8, dtype=torch.uint8)
+    padded = torch.zeros((count + 7) // 8 * 8, dtype=torch.bool)
     padded[:count] = differs
-    weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
-    return (padded.view(-1, 8) * weights).sum(1, dtype=torch.uint8)
+    # bytes of 0 or 1 times this number: byte i lands on bit 56 + i, and no two sums meet
+    gathered = padded.view(torch.uint8).view(torch.int64) * 0x0102040810204080
+    return (gathered >> 56 & 0xFF).to(torch.uint8)
 
 
 def _read_bitmap(bitmap: torch.Tensor, count: int) -> torch.Tensor:
-    shifts = torch.arange(8, dtype=torch.uint8)
-    bits = (bitmap.unsqueeze(1) >> shifts) & 1
-    return bits.view(-1)[:count].bool().nonzero().view(-1)
+    bits = (torch.arange(256).unsqueeze(1) >> torch.arange(8)) & 1
+    spread = bits.to(torch.uint8).view(torch.int64).view(-1)
+    return spread[bitmap.to(torch.int32)].view(torch.bool)[:count].nonzero().view(-1)
 
 
 def _pack_gaps(where: torch.Tensor) -> torch.Tensor:
@@ -195,27 +197,26 @@ def pack_bits(new: torch.Tensor, old: torch.Tensor | None, width: int) -> bytes:
     Args:
         new: its bytes, 1-D U8.
         old: the parent's, as many; None packs the bits themselves.
-        width: bytes of an element; divides their number.
+        width: bytes of an element, 1, 2, 4 or 8; divides their number.
     """
-    bits = (new if old is None else new ^ old).view(-1, width)
-    differs = bits.any(1) if width > 1 else bits.view(-1) != 0
-    count = int(differs.sum())
-    elements = differs.numel()
+    bits = (new if old is None else new ^ old).view(_INTEGERS[width])
+    differs = bits != 0
+    elements = bits.numel()
+    where = differs.nonzero().view(-1)
+    count = where.numel()
     kind, which, rows = _ALL, torch.empty(0, dtype=torch.uint8), bits
     if count < _POSITIONAL * elements and elements < _INDEX_MAX:
-        where = differs.nonzero().view(-1)
-        kind, which = _BITMAP, torch.empty(0, dtype=torch.uint8)
-        if count and count < elements // 8:
+        kind, which, rows = _BITMAP, which, bits[where]
+        if 0 < count < elements // 8:
             kind, which = _GAPS, _pack_gaps(where)
         if kind == _BITMAP or which.numel() >= (elements + 7) // 8:
             kind, which = _BITMAP, _pack_bitmap(differs)
-        rows = bits[where]
     parts = [bytes((kind,)), count.to_bytes(8, "little")]
     if kind == _GAPS:
         parts.append(which.numel().to_bytes(8, "little"))
     if kind != _ALL:
         parts += pack_frames(which)
-    for plane in rows.t():
+    for plane in rows.view(torch.uint8).view(-1, width).t():
         parts += pack_frames(plane.contiguous())
     return b"".join(parts)
 
@@ -245,14 +246,16 @@ def unpack_bits(
     planes = [frames.read(rows) for _ in range(width)]
     if frames.at != payload.nbytes:
         raise CheckpointError("a malformed update: bytes after the bits of a tensor")
-    differences = torch.stack(planes, 1)
+    # one copy of planes into elements, then one pass over those that differ
+    integers = _INTEGERS[width]
+    differences = torch.stack(planes, 1).view(-1).view(integers)
     if where is None:
-        bits = differences.view(-1)
-        return bits if old is None else bits ^ old
-    result = torch.zeros(size, dtype=torch.uint8) if old is None else old.clone()
-    cells = result.view(-1, width)
-    cells[where] ^= differences
-    return result
+        bits = differences
+        return (bits if old is None else bits ^ old.view(integers)).view(torch.uint8)
+    base = torch.zeros(size, dtype=torch.uint8) if old is None else old
+    result = base.view(integers).clone()
+    result[where] ^= differences
+    return result.view(torch.uint8)
 
 
 def _read_which(frames: _Frames, kind: int, count: int, elements: int) -> torch.Tensor | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from sbp2p.merge.compress.arrays import raw
+from sbp2p.merge.compress.arrays import is_finite, raw
 from sbp2p.merge.compress.codec import register
 from sbp2p.merge.compress.packed import BLOCK, Packed, PackedCodec, Subject, dequantised
 from sbp2p.merge.dtypes import TORCH
@@ -34,7 +34,7 @@ class Int8(PackedCodec):
         """Round the difference to the parent, or the values themselves."""
         base = subject.base()
         numbers, scales = quantised(subject.wish - base)
-        if not bool(scales.isfinite().all()):
+        if not is_finite(scales):
             return None
         values = dequantised(numbers, scales, base.dtype)
         if subject.parent is not None:
@@ -53,8 +53,9 @@ def quantised(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     blocks = blocks.view(-1, BLOCK)
     scales = (blocks.abs().amax(1) / 127).to(torch.float32)
     by = scales.to(values.dtype).unsqueeze(1)
-    numbers = torch.where(by > 0, blocks / by, torch.zeros_like(blocks))
-    rounded = numbers.round().clamp(-127, 127).to(torch.int8)
+    # a block of zeros has scale 0: divided by anything it stays 0
+    numbers = blocks.div_(torch.where(by > 0, by, torch.ones_like(by)))
+    rounded = numbers.round_().clamp_(-127, 127).to(torch.int8)
     return rounded.view(-1)[:count].contiguous(), scales
 
 

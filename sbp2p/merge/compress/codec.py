@@ -109,7 +109,7 @@ class Codec(ABC):
             state: of the last update of this model; None at first.
 
         Raises:
-            MergeError: a tensor is of a dtype that nobody knows.
+            MergeError: a tensor is of a dtype that nobody knows, or not as long as its shape says.
         """
 
     @abstractmethod
