@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _SETTLE_S: Final = 0.05
 """After a member has come, others that come with it are waited for before records go out."""
 _PROVIDERS: Final = 20
+_ENTRIES: Final = 8
+"""Bootstrap and remembered peers that are dialled to enter the DHT."""
 
 
 def namespace_key(name: str) -> bytes:
@@ -137,11 +139,20 @@ async def _provide(host: Host, dht: Dht, name: str) -> None:
         dht.stop_providing([key])
 
 
+def _enter(host: Host, dht: Dht, members: Members) -> None:
+    """Have the bootstrap peers dialled while the DHT knows nobody: one of them may be a member."""
+    if not dht.peers():
+        for candidate in host.discovery.known(Origin.BOOTSTRAP, Origin.REMEMBERED)[:_ENTRIES]:
+            members.contacts.add(candidate.peer_id, candidate.addresses)
+
+
 async def _search(host: Host, dht: Dht, members: Members) -> None:
     key = namespace_key(members.name)
     wait = host.config.search_s / 10
     while True:
-        await dht.wait_settled()
+        _enter(host, dht, members)
+        with trio.move_on_after(host.config.search_s):
+            await dht.wait_settled()
         try:
             async with dht.find_providers(key, count=_PROVIDERS) as found:
                 async for provider in found:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from sbp2p.merge.method import Method
     from sbp2p.plugins.plugin import Plugin
     from sbp2p_keys.identity import PeerId
+    from sbp2p_protocol.cid import Cid
     from sbp2p_protocol.round_record import Option
     from sbp2p_protocol.rounds import Rounds, RoundSettings, Taken
     from sbp2p_protocol.rounds import Update as Wanted
@@ -107,6 +108,8 @@ class Training:
         self._updates = updates
         self._own: OwnUpdate | None = None
         self._turn = trio.Lock()
+        self._announced_at = trio.current_time()
+        self._announced: Cid | None = None
         self._places = trio.Semaphore(host.config.parallel_fetches)
 
     @property
@@ -156,7 +159,15 @@ class Training:
 
     async def _finish(self, number: int) -> None:
         self._members.finished(number)
-        await self._updates.clean(number - self.rounds.settings.staleness_max)
+        self._announce()
+        await self._updates.clean(number - self.rounds.settings.staleness_max, self._announced)
+
+    def _announce(self) -> None:
+        """Have the newest version found under the node's name, if the last one is old enough."""
+        now = trio.current_time()
+        if self._own is not None and now >= self._announced_at + self._host.config.announce_s:
+            self._announced_at, self._announced = now, self._own.update.cid
+            self._host.announce(self._members.name, [self._own.update.cid])
 
     # -- merging ----------------------------------------------------------------------------------
 

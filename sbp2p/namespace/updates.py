@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sbp2p.node.values import Version
     from sbp2p.plugins.plugin import Plugin
     from sbp2p_keys.identity import PeerId
+    from sbp2p_protocol.cid import Cid
 
     from .host import Host
 
@@ -183,17 +184,17 @@ class Updates:
 
     # -- room on disk -----------------------------------------------------------------------------
 
-    async def clean(self, keep_from: int) -> None:
-        """Remove the updates of rounds before `keep_from`, and old records."""
+    async def clean(self, keep_from: int, kept: Cid | None) -> None:
+        """Remove the updates of rounds before `keep_from`, but for one, and old records."""
         try:
-            await self._host.calls.run_to_end(self._clean, keep_from)
+            await self._host.calls.run_to_end(self._clean, keep_from, kept)
         except StoreError as error:
             observe.report_not_saved("the room that old rounds take", error)
 
-    def _clean(self, keep_from: int) -> None:
+    def _clean(self, keep_from: int, kept: Cid | None) -> None:
         records = []
         for version in self._host.store.versions():
-            if self._folder not in version.root_path.parents:
+            if self._folder not in version.root_path.parents or version.cid == kept:
                 continue
             number = version.manifest.meta.get("round")
             if version.name == self._name + ROUNDS_SUFFIX and isinstance(number, int):
@@ -205,9 +206,9 @@ class Updates:
         ]:
             self._remove(cid, path)
 
-    def _remove(self, cid: object, path: Path) -> None:
+    def _remove(self, cid: Cid, path: Path) -> None:
         try:
-            self._host.store.remove_version(cid, path, delete_files=True)  # type: ignore[arg-type]
+            self._host.store.remove_version(cid, path, delete_files=True)
         except NotFoundError:
             return  # somebody else has removed it
         remove_folder(path)

@@ -5,7 +5,7 @@ protocol/naming.md is the specification.
     naming.py     the API                  values.py     what it says
     resolve.py    from a name to a version publish.py    this node's own name
     follow.py     each new version         mirror.py     others' names, kept alive
-    pointers.py   what is remembered, durably
+    pointers.py   what is remembered, durably   quiet.py    versions that are told of nowhere
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.cid import Cid
 
     from .pointers import Pointers
+    from .quiet import QuietVersions
     from .resolve import Resolver
 
 _LOOK_S: Final = 60.0
@@ -63,6 +64,7 @@ class Mirror:
         config: knobs.
         calls: where blocking calls run.
         wall_clock: Unix time in seconds.
+        quiet: which versions are no reason to mirror anything.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Mirror:
         config: NamingConfig,
         calls: Calls,
         wall_clock: Callable[[], float],
+        quiet: QuietVersions,
     ) -> None:
         self._own = own
         self._resolver = resolver
@@ -85,6 +88,7 @@ class Mirror:
         self._config = config
         self._calls = calls
         self._wall_clock = wall_clock
+        self._quiet = quiet
         self._mirrored: dict[PeerId, _Mirrored] = {}
         self._lookup_at: dict[PeerId, float] = {}
         self._news = trio.Event()
@@ -111,7 +115,8 @@ class Mirror:
 
     def _publishers(self) -> list[PeerId]:
         """Return whose versions are here; runs in a thread."""
-        found = dict.fromkeys(record.publisher for record in self._store.versions())
+        versions = (each for each in self._store.versions() if not self._quiet.hides(each.manifest))
+        found = dict.fromkeys(record.publisher for record in versions)
         return [publisher for publisher in found if publisher != self._own][:MIRRORED_MAX]
 
     async def _look_up(self, publishers: list[PeerId]) -> None:

@@ -15,6 +15,7 @@ from sbp2p.exchange import Source
 from .follow import Following
 from .mirror import Mirror
 from .publish import Publisher
+from .quiet import QuietVersions
 from .resolve import Resolver
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ async def open_naming(
     signer: PrivateKey | None = None,
     calls: Calls | None = None,
     rng: random.Random | None = None,
+    quiet: QuietVersions | None = None,
 ) -> AsyncIterator[Naming]:
     """Resolve names, and publish those of `signer`, as long as the `async with` block lasts.
 
@@ -186,8 +188,10 @@ async def open_naming(
         signer: the key whose versions are published; None to publish nothing.
         calls: where blocking calls run.
         rng: spreads load.
+        quiet: which versions are told of nowhere.
     """
     calls = calls or ThreadCalls()
+    quiet = quiet or QuietVersions()
     resolver = Resolver(
         swarm=swarm,
         exchange=exchange,
@@ -208,6 +212,7 @@ async def open_naming(
             config=config,
             calls=calls,
             wall_clock=wall_clock,
+            quiet=quiet,
         )
     mirror = None
     if dht is not None and config.publish:
@@ -220,6 +225,7 @@ async def open_naming(
             config=config,
             calls=calls,
             wall_clock=wall_clock,
+            quiet=quiet,
         )
     dice = rng or random.Random()  # noqa: S311  # spreads load, guards nothing
     naming = Naming(publisher, mirror, resolver, pointers, config, calls, dice)

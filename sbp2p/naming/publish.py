@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from sbp2p_protocol.cid import Cid
 
     from .pointers import Pointers
+    from .quiet import QuietVersions
     from .resolve import Resolver
 
 _RETRY_MAX_S: Final = 3600.0
@@ -97,6 +98,7 @@ class Publisher:
         config: knobs.
         calls: where blocking calls run.
         wall_clock: Unix time in seconds.
+        quiet: which versions are not published.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Publisher:
         config: NamingConfig,
         calls: Calls,
         wall_clock: Callable[[], float],
+        quiet: QuietVersions,
     ) -> None:
         self._signer = signer
         self._store = store
@@ -119,6 +122,7 @@ class Publisher:
         self._config = config
         self._calls = calls
         self._wall_clock = wall_clock
+        self._quiet = quiet
         self._turn = trio.Lock()
         self._published: Cid | None = None
         """The catalog that was put into the DHT by this process last."""
@@ -262,7 +266,7 @@ class Publisher:
     def _signed_here(self) -> dict[str, list[CatalogEntry]]:
         models: dict[str, list[CatalogEntry]] = {}
         for record in self._store.versions():
-            if record.publisher == self.publisher:
+            if record.publisher == self.publisher and not self._quiet.hides(record.manifest):
                 entry = CatalogEntry(record.version, record.cid)
                 models.setdefault(record.name, []).append(entry)
         return models

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sbp2p.calls import Calls
     from sbp2p.config import DiscoveryConfig
     from sbp2p.dht import AnnounceReport, Dht
+    from sbp2p.naming.quiet import QuietVersions
     from sbp2p.store import Store, VersionRecord
     from sbp2p.swarm import Swarm
     from sbp2p_protocol.multiaddr import Address
@@ -48,7 +49,13 @@ class Announcing:
     """What one node announces."""
 
     def __init__(
-        self, swarm: Swarm, store: Store, dht: Dht, config: DiscoveryConfig, calls: Calls
+        self,
+        swarm: Swarm,
+        store: Store,
+        dht: Dht,
+        config: DiscoveryConfig,
+        calls: Calls,
+        quiet: QuietVersions,
     ) -> None:
         self.report: AnnounceReport | None = None
         """How the last announcement went."""
@@ -57,6 +64,7 @@ class Announcing:
         self._dht = dht
         self._config = config
         self._calls = calls
+        self._quiet = quiet
         self._announced: set[bytes] = set()
         self._announced_at = -math.inf
         self._addresses: frozenset[Address] = frozenset()
@@ -133,6 +141,8 @@ class Announcing:
         keys: set[bytes] = set()
         for record in self._store.versions():
             manifest = record.manifest
+            if self._quiet.hides(manifest):
+                continue
             if not self._swarm.roles.rules.announces(Subject.of(manifest)):
                 continue
             keys.add(provider_key(manifest.cid))

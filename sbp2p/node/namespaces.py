@@ -102,6 +102,7 @@ class NodeHost:
 
     def announce(self, name: str, cids: Iterable[Cid]) -> None:
         """Announce these versions of a model, and no others of it."""
+        self.parts.quiet.tell(name, cids)
         self.changed()
 
 

@@ -18,6 +18,7 @@ from sbp2p.discovery import Reachability, open_discovery
 from sbp2p.exchange import Exchange
 from sbp2p.naming import DATABASE_NAME as POINTERS_NAME
 from sbp2p.naming import Pointers, open_naming
+from sbp2p.naming.quiet import QuietVersions
 from sbp2p.perf import serve_perf
 from sbp2p.ping import serve_ping
 from sbp2p.store import Store
@@ -62,6 +63,8 @@ class Parts:
     finder: PeerFinder
     announcing: Announcing | None
     """None without a DHT to announce to."""
+    quiet: QuietVersions
+    """Which versions neither naming nor announcing tells of."""
 
 
 async def open_parts(
@@ -127,6 +130,7 @@ async def open_parts(
     if config.dht.enabled:
         dht = await _open_dht(stack, swarm, memory, config, environment)
         discovery.on_reachability(_teller(dht))
+    quiet = QuietVersions()
     pointers = await environment.calls.run_to_end(Pointers, home / POINTERS_NAME)
     stack.callback(pointers.close)
     naming = await stack.enter_async_context(
@@ -141,11 +145,12 @@ async def open_parts(
             signer=signer if remembers else None,
             calls=environment.calls,
             rng=environment.rng,
+            quiet=quiet,
         )
     )
     announcing = None
     if dht is not None:
-        announcing = Announcing(swarm, store, dht, config.discovery, environment.calls)
+        announcing = Announcing(swarm, store, dht, config.discovery, environment.calls, quiet)
         await stack.enter_async_context(announcing.running())
     return Parts(
         store=store,
@@ -156,6 +161,7 @@ async def open_parts(
         naming=naming,
         finder=PeerFinder(swarm, discovery, config.discovery, dht=dht, naming=naming),
         announcing=announcing,
+        quiet=quiet,
     )
 
 
