@@ -279,6 +279,16 @@ class Background:
             plugin.load(copy.tensors())
         return done
 
+    def start_from(self, model: Any) -> None:
+        """Take the model's state as what the first round starts from, before it is trained.
+
+        For methods that look at what the round before ended with: the outer optimisers, clipping,
+        task arithmetic. Every peer has to start from the same model; `bootstrap` sees to it, too.
+        """
+        copy = Snapshot(wrap(model).tensors())
+        with self._alone() as thread:
+            thread.call(lambda inner: inner[1].start_from(copy)).result()
+
     # -- the others -------------------------------------------------------------------------------
 
     def wait_for_peers(
