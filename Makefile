@@ -43,7 +43,7 @@ $(STAMP)-demo: $(STAMP)-dev
 
 demo-deps: $(STAMP)-demo
 
-demo: $(STAMP)-demo compiled  ## publish, fetch, verify, load; a new version; a seeder killed; found by peer id through the DHT
+demo: $(STAMP)-demo compiled  ## publish, fetch, load; a new version; a seeder killed; found by peer id; two trained models merged
 	$(BIN)/python -m scripts.demo
 
 # -- software that is not ours, each in an environment of its own

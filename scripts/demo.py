@@ -4,8 +4,8 @@ One: publish and sign MiniLM, seed it from one process, fetch it into another by
 every byte, load it into a PyTorch module. Two: publish a second version with a few tensors changed
 and show how few bytes that costs. Three: kill the seeder in the middle of a transfer and finish
 from another. Four: a newcomer knows the publisher's peer id and somebody in the DHT, nothing else;
-it finds both seeders, and the first one leaves half way. The exit status is 0 only if each step was
-checked and held.
+it finds both seeders, and the first one leaves half way. Five: two models, each trained on half of
+the digits, are merged over the swarm. The exit status is 0 only if each step was checked and held.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import sbp2p
+from examples.demo_merge import run_demo
 from scripts.demo_process import DemoError, Sbp2p, Seeder, say, step
 from scripts.minilm import similarities
 
@@ -223,8 +224,18 @@ def _fetch_while_leaving(
     return fetch.last
 
 
+def merged_over_the_swarm() -> None:
+    """Merge two trained plugins; what both then know is more than either did."""
+    step("5. Two models that know half of the digits each, merged over the swarm")
+    try:
+        held = run_demo(say)
+    except SystemExit as error:
+        raise DemoError(f"FAILED: {error}") from error
+    require(held, "the merged model reads more digits than either, the same bits on both nodes")
+
+
 def main() -> int:
-    """Run the four acts in a fresh folder."""
+    """Run the five acts in a fresh folder."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
     names = ("alice", "bob", "carol", "dora", "erin")
@@ -234,6 +245,7 @@ def main() -> int:
         second_version(alice, bob)
         killed_seeder(alice, bob, carol, cid)
         found_by_peer_id(alice, bob, dora, erin)
+        merged_over_the_swarm()
     except DemoError as error:
         say(f"\n{error}")
         return 1
