@@ -62,7 +62,7 @@ def test_order_and_threads_change_no_bit(name: str) -> None:
     weights = [1.0, 2.0, 3.0, 5.0][: len(inputs)]
     base = state(1)
     expected = bits(merge_in_memory(inputs, name, weights, base, threads=1))
-    for order in list(permutations(range(len(inputs))))[1::5]:
+    for order in list(permutations(range(len(inputs))))[1::9]:
         moved = merge_in_memory(
             [inputs[index] for index in order],
             name,
@@ -91,7 +91,7 @@ def test_inputs_that_are_the_base_give_its_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["slerp", "multi-slerp", "karcher", "model-stock"])
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(
     st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=20),
     st.integers(1, 1000),
@@ -102,7 +102,7 @@ def test_identical_inputs_are_the_result(name: str, values: list[float], weight:
     assert bits(merged) == bits(model)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=20))
 def test_the_average_of_identical_task_vectors_is_the_model(values: list[float]) -> None:
     model = {"t": torch.tensor(values)}
@@ -184,7 +184,7 @@ def test_peers_that_merge_the_same_stay_the_same(name: str) -> None:
 
 
 def test_an_input_that_is_left_out_half_way_leaves_no_trace_in_the_state() -> None:
-    size = 60 * CHUNK  # so that much is computed before the bad element is reached
+    size = 40 * CHUNK  # so that much is computed before the bad element is reached
     base, good, bad = ({"t": noise(seed, 1).expand(size).float()} for seed in (1, 2, 3))
     bad = {"t": bad["t"].clone()}
     bad["t"][-1] = float("inf")

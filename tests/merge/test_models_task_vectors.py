@@ -187,9 +187,9 @@ def test_dare(name: str, mix: str) -> None:
 
 def test_dare_has_the_whole_task_vector_as_its_mean() -> None:
     base, (model,) = fine_tunes(1, 50)
-    runs = [run(get("dare", density="0.5", seed=n), ListGroup([model], base)) for n in range(400)]
+    runs = [run(get("dare", density="0.5", seed=n), ListGroup([model], base)) for n in range(200)]
     mean = torch.stack(runs).mean(0)
-    assert float(((mean - model) / (model - base)).abs().max()) < 4 / 400**0.5
+    assert float(((mean - model) / (model - base)).abs().max()) < 4.5 / 200**0.5
 
 
 def test_dare_of_the_largest_float16_is_a_number() -> None:
@@ -204,7 +204,7 @@ def test_dare_of_the_largest_float16_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(chunk=st.integers(1, 150), seed=st.integers(0, 1000))
 def test_pieces_change_no_bit(name: str, chunk: int, seed: int) -> None:
     base, inputs = fine_tunes(3, 130, seed=seed)

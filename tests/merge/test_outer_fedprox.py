@@ -61,7 +61,7 @@ def test_training_stays_nearer_with_a_stronger_term() -> None:
         start = model.weight.detach().clone()
         term = ProximalTerm(model.named_parameters(), mu)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for _ in range(50):
+        for _ in range(25):
             optimizer.zero_grad()
             (model(noise(3, 5, 3)) - 7).square().mean().backward()
             term.add_gradients(model.named_parameters())
