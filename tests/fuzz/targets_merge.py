@@ -1,10 +1,12 @@
-"""Targets of the merge layer: the text of topologies, records of rounds."""
+"""Targets of the merge layer: the text of topologies, records of rounds, compressed updates."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from sbp2p.errors import CheckpointError
 from sbp2p_protocol.cid import DAG_CBOR, Cid
 from sbp2p_protocol.errors import RemoteProtocolError
 from sbp2p_protocol.round_record import Contribution, Rejection, RoundRecord
@@ -16,6 +18,7 @@ from .expect import Refused, attempt, expect, expect_equal, text_of
 from .structure import cbor
 
 if TYPE_CHECKING:
+    from sbp2p.checkpoint.reader import RawTensor
     from sbp2p_keys.identity import PeerId
 
 _PEERS: Final[tuple[PeerId, ...]] = tuple(key.peer_id for key in KEYS)
@@ -78,7 +81,57 @@ def _record_seeds() -> list[bytes]:
     return [full.to_bytes(), alone.to_bytes()]
 
 
+def _update(data: bytes) -> None:
+    # here, since it brings torch along, which no other target needs
+    from sbp2p.merge.compress.codec import decode_update
+    from tests.merge.compress_samples import from_bytes
+
+    tensors = attempt(RemoteProtocolError, from_bytes, data)
+    if tensors is None or isinstance(tensors, Refused):
+        return
+    for parent in (None, _models()[0]):
+        found = attempt(CheckpointError, decode_update, tensors, parent, bytes_max=_MODEL_BYTES)
+        if not isinstance(found, Refused):
+            size = sum(tensor.data.nbytes for tensor in found.values())
+            expect(size <= _MODEL_BYTES, f"a model of {size} bytes")
+
+
+_MODEL_BYTES: Final = 8192
+"""What the models below fit in."""
+
+
+@cache
+def _models() -> tuple[dict[str, RawTensor], dict[str, RawTensor]]:
+    """Return a model before and after a step."""
+    import torch
+
+    from tests.merge.compress_samples import of, step, weights
+
+    before = weights(1024)
+    counter = torch.tensor(5)
+    return of(w=before, n=counter), of(w=before + step(1024, 1e-3), n=counter + 1)
+
+
+def _update_seeds() -> list[bytes]:
+    from sbp2p.merge.compress.codec import get_codec
+    from tests.merge.compress_samples import to_bytes
+
+    before, after = _models()
+    encoded = [get_codec("bf16").encode(after), get_codec("int8").encode(after)]
+    encoded += [get_codec(name).encode(after, before) for name in ("delta", "int8", "topk:0.01")]
+    return [to_bytes(each.tensors) for each in encoded]
+
+
 TARGETS: Final = (
+    Target(
+        name="compressed_update",
+        modules=("sbp2p.merge.compress.description",),
+        check=_update,
+        seeds=_update_seeds,
+        mutations=(cbor,),
+        max_size=16_384,
+        test_runs=60,
+    ),
     Target(
         name="round_record",
         modules=("sbp2p_protocol.round_record",),

@@ -2,22 +2,32 @@
 
 With a parent it is the difference that is rounded, so the error is some 1/127 of the largest change
 in each block, not of the largest weight (Dettmers and others, 8-bit optimizers via block-wise
-quantization, 2022, for the blocks).
+quantization, 2022, for the blocks). If few elements changed at all, they are said exactly.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from sbp2p.merge.compress.arrays import is_finite, raw
+from sbp2p.merge.compress.arrays import flat, is_finite, like, raw
 from sbp2p.merge.compress.codec import register
-from sbp2p.merge.compress.packed import BLOCK, Packed, PackedCodec, Subject, dequantised
+from sbp2p.merge.compress.packed import (
+    BLOCK,
+    Packed,
+    PackedCodec,
+    Subject,
+    dequantised,
+    pack_whole,
+)
 from sbp2p.merge.dtypes import TORCH
 
 if TYPE_CHECKING:
     from sbp2p.merge.compress.codec import Codec
+
+_FEW: Final = 8
+"""Up to one in so many elements changed, bits take under a quarter of the bytes of integers."""
 
 
 class Int8(PackedCodec):
@@ -32,6 +42,8 @@ class Int8(PackedCodec):
 
     def pack(self, subject: Subject) -> Packed | None:
         """Round the difference to the parent, or the values themselves."""
+        if (packed := self._exact(subject)) is not None:
+            return packed
         base = subject.base()
         numbers, scales = quantised(subject.wish - base)
         if not is_finite(scales):
@@ -43,6 +55,21 @@ class Int8(PackedCodec):
         parts = (raw(f"int8:{name}", numbers), raw(f"scale:{name}", scales))
         packing = "int8" if subject.parent is None else "int8-delta"
         return subject.packed(packing, parts, values.to(TORCH[subject.spec.dtype]))
+
+    def _exact(self, subject: Subject) -> Packed | None:
+        """Pack the bits that changed if they are so few that they are shorter than bytes for all.
+
+        After a small step most elements of a 16-bit tensor have the bits that they had.
+        """
+        if subject.parent is None:
+            return None
+        values = subject.wish.to(TORCH[subject.spec.dtype])
+        # NaN differs from itself: what has one in the parent is counted as changed
+        if int((values != flat(subject.parent)).count_nonzero()) * _FEW > values.numel():
+            return None
+        result = like(subject.spec, values)
+        whole = pack_whole(subject.spec, result, subject.parent, tries_planes=False)
+        return subject.packed(whole.packing, whole.parts, values)
 
 
 def quantised(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
