@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
-DEMO_TIMEOUT_S = 300
+DEMO_TIMEOUT_S = 400
 
 
 def blocks(language: str) -> list[str]:
@@ -101,6 +101,8 @@ def test_the_readme_has_the_commands_that_are_tested_here() -> None:
         "sbp2p get",
         "sbp2p follow",
         "sbp2p doctor",
+        "sbp2p merge",
+        "sbp2p topology",
     ]
 
 
@@ -138,12 +140,60 @@ def test_doctor(world: Path) -> None:
 
 
 def test_the_python_snippet(world: Path) -> None:
-    (snippet,) = blocks("python")
+    snippet, _ = blocks("python")
     body = textwrap.indent(snippet, "    ")
     program = f"import sbp2p, trio\nasync def main():\n{body}    print(sorted(tensors))\n"
     script = world / "snippet.py"
     script.write_text(f"{program}trio.run(main)\n", encoding="utf-8")
     assert run(world, f"{sys.executable} {script}", "python-home").endswith("['b', 'w']\n")
+
+
+def test_merge_and_topology(world: Path, link: str) -> None:
+    if not (world / "copy").exists():
+        run(world, f"sbp2p get '{link}' --to ./copy", "reader")
+    (merge,) = [each for each in commands() if each.startswith("sbp2p merge")]
+    run(world, merge, "home")
+    merged = load_file(world / "merged" / "model.safetensors")
+    original = load_file(world / "my-model" / "model.safetensors")
+    assert merged.keys() == original.keys()
+    assert all(merged[name].tobytes() == original[name].tobytes() for name in original)
+    (topology,) = [each for each in commands() if each.startswith("sbp2p topology")]
+    assert "connected     yes" in run(world, topology, "home")
+
+
+LOOP = """
+import sys, torch, trio, sbp2p
+PEERS = sys.argv[1:]
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 2)
+batches = [torch.full((8, 4), float(len(PEERS) + 1))] * 2
+
+def train(model, batch):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.full_like(parameter, batch.mean().item()))
+
+{snippet}
+print("merged", len(result.round.merged), model.weight.unique().tolist())
+"""
+
+
+def test_the_training_snippet(world: Path) -> None:
+    _, snippet = blocks("python")
+    script = world / "loop.py"
+    more = "as swarm:\n    print(*swarm.addresses, flush=True)\n    swarm.wait_for_peers(1)"
+    where = ', listen=["/ip4/127.0.0.1/tcp/0"]'
+    body = snippet.replace('topology="ring"', f'topology="ring"{where}')
+    script.write_text(LOOP.format(snippet=body.replace("as swarm:", more)), encoding="utf-8")
+    argv = [sys.executable, str(script)]
+    first = subprocess.Popen(argv, env=environment(world, "one"), stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    address = first.stdout.readline().split()[0]
+    out = run(world, f"{sys.executable} {script} {address}", "two")
+    # 1 and 2, the mean of which is 1.5
+    assert out.endswith("merged 2 [1.5]\n")
+    rest, _ = first.communicate(timeout=30)
+    assert rest.endswith("merged 2 [1.5]\n")
 
 
 def test_make_demo() -> None:
