@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -51,7 +52,7 @@ class Child:
     def __init__(self, name: str, module: str, settings: Mapping[str, Any], folder: Path) -> None:
         self.name = name
         self.told: list[Event] = []
-        self.killed = False
+        self.killed = self.frozen = False
         self._complaints = folder / f"{name}.stderr"
         paths = [str(ROOT), str(ROOT / "protocol"), str(ROOT / "keys")]
         known = os.environ.get("PYTHONPATH")
@@ -66,6 +67,11 @@ class Child:
                 cwd=folder,
                 env=environment,
             )
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was killed or frozen."""
+        return self.killed or self.frozen
 
     @property
     def is_done(self) -> bool:
@@ -84,6 +90,11 @@ class Child:
         """End it without a word, as a machine that loses its power does."""
         self.killed = True
         self.process.kill()
+
+    def freeze(self) -> None:
+        """Stop it for good, as it is: to its peers it is there and says nothing."""
+        self.frozen = True
+        self.process.send_signal(signal.SIGSTOP)
 
     def go(self) -> None:
         """Let it go on, where it waits for that."""
@@ -140,7 +151,7 @@ class Family:
                 return
             with suppress(queue.Empty):
                 child, event = self._events.get(timeout=min(left, 0.5))
-                if event["event"] == "ended" and not (child.is_done or child.killed):
+                if event["event"] == "ended" and not (child.is_done or child.is_lost):
                     event = {**event, "event": "died", "why": child.complaint()}
                 child.told.append(event)
                 yield child, event
@@ -160,6 +171,9 @@ class Family:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+        for child in self.children:
+            if child.frozen:
+                child.process.kill()
         deadline = time.monotonic() + (_STOP_S if kind is None else 0.5)
         for child in self.children:
             with suppress(subprocess.TimeoutExpired):

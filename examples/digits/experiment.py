@@ -3,6 +3,8 @@
 The first node is the rendezvous: the others are given its address and nothing else. With `kill`,
 that share of the nodes gets SIGKILL after a third of the rounds, all at once, wherever they are in
 their round, and as many newcomers take over their shards: they bootstrap from those that are left.
+With `freeze`, that share is stopped (SIGSTOP) at that moment and never goes on: its connections are
+still there, and only a deadline ends the waiting for it.
 With `newcomer`, one more node comes half way. Hostile nodes are the last ones.
 
 What is counted: accuracy on pictures that no node trains on, of every honest node after its merge;
@@ -40,7 +42,7 @@ class Experiment:
 
     Attributes:
         nodes: how many processes.
-        kill, hostile: shares of them, rounded up.
+        kill, freeze, hostile: shares of them, rounded up.
         newcomer: whether one more comes half way.
         limit_s: the whole is ended after so long; whoever is not through by then hangs.
     """
@@ -51,6 +53,7 @@ class Experiment:
     method: str = "mean"
     options: dict[str, Any] = field(default_factory=dict)
     kill: float = 0.0
+    freeze: float = 0.0
     hostile: float = 0.0
     attack: str = "sign-flip"
     newcomer: bool = False
@@ -67,6 +70,11 @@ class Experiment:
     def killed(self) -> int:
         """How many nodes are killed."""
         return math.ceil(self.kill * self.nodes)
+
+    @property
+    def frozen(self) -> int:
+        """How many nodes are stopped."""
+        return math.ceil(self.freeze * self.nodes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +138,7 @@ class _Run:
         self.family = family
         self._folder = folder
         self._rng = Random(experiment.recipe.seed)  # noqa: S311  (whom it hits)
-        self._killed = self._joined = False
+        self._disturbed = self._joined = False
         self.liars: set[str] = set()
         self._shard: dict[str, int] = {}
 
@@ -179,31 +187,34 @@ class _Run:
     def on_round(self, finished: int) -> None:
         """Do what is due once somebody has finished a round."""
         asked, rounds = self.experiment, self.experiment.recipe.rounds
-        if asked.killed and not self._killed and finished >= max(rounds // 3, 1):
-            self._killed = True
-            self._replace()
+        if not self._disturbed and finished >= max(rounds // 3, 1):
+            self._disturbed = True
+            self._disturb()
         if asked.newcomer and not self._joined and finished >= max(rounds // 2, 1):
             self._joined = True
             self.start("newcomer", asked.nodes, newcomer=True, peers=self._addresses())
 
-    def _replace(self) -> None:
+    def _disturb(self) -> None:
+        asked = self.experiment
         honest = [each for each in self.family.children if each.name not in self.liars]
-        victims = self._rng.sample(honest, self.experiment.killed)
-        for victim in victims:
+        chosen = self._rng.sample(honest, asked.killed + asked.frozen)
+        for victim in chosen[: asked.killed]:
             victim.kill()
-        for victim in victims:
+        for victim in chosen[asked.killed :]:
+            victim.freeze()
+        for victim in chosen[: asked.killed]:
             name = f"{victim.name}-again"
             shard = self._shard[victim.name]
             self.start(name, shard, newcomer=True, peers=self._addresses())
 
     def _addresses(self) -> tuple[str, ...]:
         """Return where a newcomer may ask: any three that are there."""
-        there = [each.last("ready") for each in self.family.children if not each.killed]
+        there = [each.last("ready") for each in self.family.children if not each.is_lost]
         return tuple(each["address"] for each in there if each is not None)[:3]
 
     def is_over(self) -> bool:
         """Whether everybody who lives is through."""
-        living = [each for each in self.family.children if not each.killed]
+        living = [each for each in self.family.children if not each.is_lost]
         return all(each.is_done or each.last("died") for each in living)
 
 
@@ -233,7 +244,7 @@ def run(experiment: Experiment, progress: Callable[[str, Event], None] | None = 
 
 def _outcome(experiment: Experiment, family: Family, liars: set[str], seconds: float) -> Outcome:
     honest = [each for each in family.children if each.name not in liars]
-    living = [each for each in honest if not each.killed]
+    living = [each for each in honest if not each.is_lost]
     told = [event for each in honest for event in each.told if event["event"] == "round"]
     slowest = max((event["merge_s"] for event in told), default=0.0)
     merged = [event["merged"] - 1 for event in told if event["merged"]]

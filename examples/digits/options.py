@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--codec", default=plain.codec, help="lossless, int8 ...")
     made.add_argument("--alpha", type=float, default=recipe.alpha, help="how alike the shards are")
     made.add_argument("--kill", type=float, default=0.0, help="share of the nodes to kill")
+    made.add_argument("--freeze", type=float, default=0.0, help="share of the nodes to stop")
     made.add_argument("--hostile", type=float, default=0.0, help="share of the nodes that lie")
     made.add_argument("--attack", choices=ATTACKS, default=plain.attack)
     made.add_argument("--newcomer", action="store_true", help="one more node comes half way")
@@ -59,6 +60,7 @@ def read(words: Sequence[str] | None = None) -> tuple[Experiment, argparse.Names
         method=args.method,
         codec=args.codec,
         kill=args.kill,
+        freeze=args.freeze,
         hostile=args.hostile,
         attack=args.attack,
         newcomer=args.newcomer,
