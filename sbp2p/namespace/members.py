@@ -113,6 +113,8 @@ class Members:
         """Which updates count."""
         self.round = 0
         """The last round that this node has finished."""
+        self.joined = 0
+        """How often a member has joined."""
         self.own: Update | None = None
         """This node's newest update."""
         self.rejections: deque[Rejection] = deque(maxlen=REJECTIONS_MAX)
@@ -379,6 +381,7 @@ class Members:
         self._remember(peer_id)
         if hello.update:
             self._take_update(peer_id, hello.update, greeting=True)
+        self.joined += 1
         if before is None:
             self._report(PeerJoined(peer_id, known.role))
         self.new_member.set()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sbp2p.checkpoint.reader import RawTensor
+    from sbp2p.merge.method import Method
     from sbp2p.node.values import Version
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.cid import Cid
@@ -102,6 +103,7 @@ def replay(
     sources: Mapping[Cid, Mapping[str, RawTensor]],
     *,
     base: Mapping[str, RawTensor] | None = None,
+    method: Method | None = None,
 ) -> Replay:
     """Do the merge of a record again, and compare. Blocking; brings torch along.
 
@@ -109,6 +111,8 @@ def replay(
         record: of a round, as it was signed.
         sources: the models that it names, decoded, by their manifests.
         base: what the round before ended with, for a method that needs it.
+        method: instead of a new one of the record's name and options: an outer optimiser with the
+            state that it had when the round began. A new one is right for its first round only.
 
     Raises:
         NotFoundError: a model that the record names is not among the sources.
@@ -128,5 +132,7 @@ def replay(
         Share(each.peer_id, each.cid, each.weight, sources[each.cid])
         for each in record.contributions
     ]
-    merged = merge_shares(shares, get(record.method, **record.options), base)
+    if method is None:
+        method = get(record.method, **record.options)
+    merged = merge_shares(shares, method, base)
     return Replay(merged.digest, merged.digest == record.digest, merged.tensors)

@@ -149,7 +149,7 @@ class Training:
         if samples < 1:
             raise ValueError(f"{samples} samples: at least 1")
         number = self._next_round()
-        own = await self._updates.publish(plugin, number, samples)
+        own = await self._updates.publish(plugin, number, samples, self._members.joined)
         self._own = own
         self._members.publish(own.update)
         self._host.exchange.published(own.update.manifest.root)
@@ -160,6 +160,7 @@ class Training:
     async def _finish(self, number: int) -> None:
         self._members.finished(number)
         self._announce()
+        self._updates.forget(self._members.senders())
         await self._updates.clean(number - self.rounds.settings.staleness_max, self._announced)
 
     def _announce(self) -> None:

@@ -3,7 +3,8 @@
 Theory of operation. Publishing takes a snapshot of the plugin's tensors, encodes it, writes one
 safetensors file, and signs it as the next version of the model that the namespace is called after.
 What everybody will decode it to is kept: that, and not the model as it was, is this node's own
-input of the round, so that all peers merge the same bits.
+input of the round, so that all peers merge the same bits. Codecs that use a parent get the update
+before; whole ones go out when a member has joined, and every _WHOLE_EVERY updates.
 
 Fetching goes over the exchange, from the publisher and from whoever else has it or is getting it.
 Before a block is asked for, the version must be one file of the right name and not larger than
@@ -25,7 +26,9 @@ from sbp2p import observe
 from sbp2p.checkpoint.reader import TensorReader
 from sbp2p.errors import CheckpointError, MergeError, NotFoundError, Sbp2pError, StoreError
 from sbp2p.exchange import Choice, Source
-from sbp2p.merge.compress.codec import Encoded, decode_update, get_codec
+from sbp2p.merge.compress.codec import Encoded, decode_update, get_codec, is_encoded
+from sbp2p.merge.compress.content import content_digest
+from sbp2p.merge.compress.description import Description
 from sbp2p.plugins.plugin import check_tensors, specs_of
 from sbp2p_protocol.limits import MIB
 from sbp2p_protocol.link import ManifestLink
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 
 PLAIN: Final = "lossless"
 """The codec of updates that are the model as it is: there is nothing to encode or decode."""
+_WHOLE_EVERY: Final = 8
+"""Updates in a row that may be made from each other: who misses one can read none until then."""
 _SWARM_BYTES: Final = 4 * MIB
 _SLACK_BYTES: Final = 1 * MIB
 """What an update may have beyond its bound in proportion: headers, and tiny models."""
@@ -94,6 +99,12 @@ class Updates:
         self._name = name
         self._codec = None if codec == PLAIN else get_codec(codec)
         self._state: Feedback | None = None
+        self._parent: Mapping[str, RawTensor] | None = None
+        """What this node's last update decodes to, if the next one may be made from it."""
+        self._joined = -1
+        self._since_whole = 0
+        self._decoded: dict[PeerId, Mapping[str, RawTensor]] = {}
+        """The last of each peer whose updates are made from the ones before."""
         self._folder = host.home.resolve() / FOLDER / name
 
     async def last_round(self) -> int:
@@ -111,11 +122,22 @@ class Updates:
 
         return await self._host.calls.run_to_end(look)
 
-    async def publish(self, plugin: Plugin, round_number: int, samples: int) -> OwnUpdate:
-        """Sign a model's state as this node's update of a round."""
+    async def publish(
+        self, plugin: Plugin, round_number: int, samples: int, joined: int
+    ) -> OwnUpdate:
+        """Sign a model's state as this node's update of a round.
+
+        Args:
+            plugin: the model.
+            round_number: of the round.
+            samples: that it was trained on.
+            joined: how often a member has joined so far: whoever is new has no parent.
+        """
         calls = self._host.calls
         tensors = await calls.run_to_end(plugin.tensors)
-        encoded = await calls.run_to_end(self._encode, tensors)
+        is_whole = joined != self._joined or self._since_whole >= _WHOLE_EVERY
+        parent = None if is_whole else self._parent
+        encoded = await calls.run_to_end(self._encode, tensors, parent)
         folder = self._folder / OWN / str(round_number)
         path = await calls.run_to_end(write_update, folder, encoded.tensors, encoded.metadata)
         record, version = await self._host.publish(
@@ -126,7 +148,10 @@ class Updates:
             ),
             parents=(),
         )
-        self._state = encoded.state
+        self._state, self._joined = encoded.state, joined
+        if self._codec is not None and self._codec.uses_parent:
+            self._parent = encoded.result
+            self._since_whole = 1 if parent is None else self._since_whole + 1
         update = Update(record.document, record.manifest, round_number, samples, self.codec)
         return OwnUpdate(Model(update, encoded.result), version)
 
@@ -135,10 +160,12 @@ class Updates:
         """How this node's own updates are encoded."""
         return PLAIN if self._codec is None else self._codec.text
 
-    def _encode(self, tensors: Mapping[str, RawTensor]) -> Encoded:
+    def _encode(
+        self, tensors: Mapping[str, RawTensor], parent: Mapping[str, RawTensor] | None
+    ) -> Encoded:
         if self._codec is None:
             return Encoded(tensors, tensors)
-        return self._codec.encode(tensors, None, self._state)
+        return self._codec.encode(tensors, parent, self._state)
 
     async def fetch(
         self,
@@ -179,8 +206,17 @@ class Updates:
             pinned=False,
             learns=is_large,
         )
-        tensors = await self._host.calls.run_to_end(_read, folder / UPDATE_FILE, own, bytes_max)
+        tensors, is_parent = await self._host.calls.run_to_end(
+            _read, folder / UPDATE_FILE, own, self._decoded.get(peer_id), bytes_max
+        )
+        if is_parent:
+            self._decoded[peer_id] = tensors
         return Model(update, tensors, result.bytes_received)
+
+    def forget(self, peers: Iterable[PeerId]) -> None:
+        """Keep the last models of these peers only: the others have left."""
+        kept = set(peers)
+        self._decoded = {peer: each for peer, each in self._decoded.items() if peer in kept}
 
     # -- room on disk -----------------------------------------------------------------------------
 
@@ -229,15 +265,38 @@ def _check_version(found: FoundVersion, bytes_max: int) -> Choice:
     return Choice(found.table.blocks_of_files(range(1)))
 
 
-def _read(path: Path, own: Mapping[str, RawTensor], bytes_max: int) -> Mapping[str, RawTensor]:
-    """Read and decode an update's file, and check that it is a model like `own`."""
+def _read(
+    path: Path,
+    own: Mapping[str, RawTensor],
+    parent: Mapping[str, RawTensor] | None,
+    bytes_max: int,
+) -> tuple[Mapping[str, RawTensor], bool]:
+    """Return the model in an update's file, which is one like `own`, and whether to keep it.
+
+    Raises:
+        UnfitError: it is malformed, or another model.
+        NotFoundError: it is made from another model than `parent`.
+    """
     try:
         with TensorReader(path) as reader:
             stored = {name: reader.read(name) for name in reader.names()}
-        tensors = decode_update(stored, None, bytes_max=bytes_max)
+        encoded = is_encoded(stored)
+        if encoded:
+            _check_parent(stored, parent)
+        tensors = decode_update(stored, parent, bytes_max=bytes_max)
         if own:
             check_tensors(tensors, specs_of(own))
             tensors = {name: tensors[name] for name in own}
     except (CheckpointError, MergeError) as error:
         raise UnfitError(str(error)) from error
-    return tensors
+    return tensors, encoded
+
+
+def _check_parent(stored: Mapping[str, RawTensor], parent: Mapping[str, RawTensor] | None) -> None:
+    """Raise NotFoundError if an update is made from what is not here: its publisher is honest."""
+    wanted = Description.read(stored).parent
+    if wanted is not None and (parent is None or content_digest(parent) != wanted):
+        raise NotFoundError(
+            "made from an update that is not here",
+            hint="the next whole one can be read; use a codec without parents if many are missed",
+        )
