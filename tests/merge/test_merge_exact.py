@@ -93,7 +93,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_every_sum_is_the_correctly_rounded_one(
     source: str, target: str, data: st.DataObject
 ) -> None:
@@ -104,7 +104,7 @@ def test_every_sum_is_the_correctly_rounded_one(
 
 
 @given(st.lists(st.lists(st.floats(-1e290, 1e290), min_size=3, max_size=3), min_size=1, max_size=9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_distilled_sums_have_every_leading_bit_right(rows: list[list[float]]) -> None:
     sums = distill(torch.tensor(rows, dtype=torch.float64)).tolist()
     for got, column in zip(sums, zip(*rows, strict=True), strict=True):
