@@ -121,17 +121,20 @@ def _inside(keys: torch.Tensor, bucket: _Bucket) -> torch.Tensor:
 def _select(stream: Callable[[], Iterator[torch.Tensor]], buckets: list[_Bucket]) -> list[float]:
     """Gather what is in the buckets, each bucket once, and select from it."""
     wanted = {(b.prefix, b.open_bits): b for b in buckets if b.open_bits > 0}
-    gathered: dict[tuple[int, int], list[torch.Tensor]] = {key: [] for key in wanted}
+    gathered = {key: torch.empty(b.size, dtype=torch.int64) for key, b in wanted.items()}
+    filled = dict.fromkeys(wanted, 0)
     if wanted:
         for keys in stream():
             for key, bucket in wanted.items():
-                gathered[key].append(_inside(keys, bucket).clone())  # the piece is reused
-    joined = {key: torch.cat(parts).view(torch.float64) for key, parts in gathered.items()}
+                inside = _inside(keys, bucket)
+                gathered[key][filled[key] : filled[key] + len(inside)] = inside
+                filled[key] += len(inside)
     found = []
     for bucket in buckets:
         if bucket.open_bits == 0:  # every one in it is the same
             value = torch.tensor(bucket.prefix, dtype=torch.int64).view(torch.float64)
         else:
-            value = joined[bucket.prefix, bucket.open_bits].kthvalue(bucket.rank + 1).values
+            values = gathered[bucket.prefix, bucket.open_bits].view(torch.float64)
+            value = values.kthvalue(bucket.rank + 1).values
         found.append(float(value))
     return found
