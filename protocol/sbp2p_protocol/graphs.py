@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Node = TypeVar("Node")
 
 _STEPS_MAX: Final = 20_000
-"""Power iterations at most; a ring of 256 nodes, one of the slowest graphs, needs about 9,000."""
+"""Power iterations at most; a ring of 256 nodes, one of the slowest graphs, needs 5,500."""
 
 _WORK_MAX: Final = 20_000_000
 """Multiplications of all iterations together: a few seconds of Python."""
