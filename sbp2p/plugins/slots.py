@@ -119,8 +119,16 @@ def raw_of(name: str, tensor: torch.Tensor) -> RawTensor:
 
 
 def tensor_of(tensor: RawTensor) -> torch.Tensor:
-    """Return a CPU tensor over a tensor's bytes: not a copy, unless they cannot be written."""
-    dtype = _DTYPES[tensor.dtype]
+    """Return a CPU tensor over a tensor's bytes: not a copy, unless they cannot be written.
+
+    Raises:
+        MergeError: this version of torch has no such dtype.
+    """
+    if (dtype := _DTYPES.get(tensor.dtype)) is None:
+        raise MergeError(
+            f"tensor {shown(tensor.name)} is {tensor.dtype}, which this torch has no dtype for",
+            hint="use the version of torch that the peers use",
+        )
     if not tensor.data.nbytes:
         return torch.empty(tensor.shape, dtype=dtype)
     # torch warns of a buffer that it could write to and must not

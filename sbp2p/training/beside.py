@@ -21,8 +21,8 @@ that. Samples of steps that could not begin a round are counted with those of th
 
 Errors: what ended the node, and what a round raised, is raised by the next call, with its hint; the
 model is then as it was. Leaving the block ends the node and its thread, whatever is under way. In a
-forked process, after the block, in an async program and from two threads at once every call is a
-RuntimeError that says what to do.
+forked process, after the block, in an async program, and for a second `step` at the same time there
+is a RuntimeError that says what to do. Who is there may be asked from any thread.
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ class Background:
         if kind is None and thread.failure is not None:
             raise thread.failure
 
-    @contextmanager
-    def _alone(self) -> Iterator[TrioThread[tuple[Node, Namespace]]]:
-        """Give the thread to one caller at a time."""
+    def _open_thread(self) -> TrioThread[tuple[Node, Namespace]]:
         if os.getpid() != self._process:
             raise RuntimeError(
                 "a forked process does not have the node that its parent opened: open one of its "
@@ -153,10 +151,16 @@ class Background:
             )
         if self._thread is None:
             raise RuntimeError("the node runs inside the `with` block only")
+        return self._thread
+
+    @contextmanager
+    def _alone(self) -> Iterator[TrioThread[tuple[Node, Namespace]]]:
+        """Let one caller at a time touch its model and the round under way."""
+        thread = self._open_thread()
         if not self._busy.acquire(blocking=False):
-            raise RuntimeError("another thread is inside a call: one at a time")
+            raise RuntimeError("another thread is inside a step: one at a time")
         try:
-            yield self._thread
+            yield thread
         finally:
             self._busy.release()
 
@@ -299,10 +303,10 @@ class Background:
         Raises:
             PeerUnreachableError: the time is over; says who is missing.
         """
-        with self._alone() as thread:
-            return thread.call(
-                lambda inner: inner[1].wait_for_peers(wanted, timeout_s=timeout_s)
-            ).result()
+        thread = self._open_thread()
+        return thread.call(
+            lambda inner: inner[1].wait_for_peers(wanted, timeout_s=timeout_s)
+        ).result()
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -333,8 +337,7 @@ class Background:
         async def work(inner: tuple[Node, Namespace]) -> _T:
             return question(*inner)
 
-        with self._alone() as thread:
-            return thread.call(work).result()
+        return self._open_thread().call(work).result()
 
 
 def _runs_trio() -> bool:

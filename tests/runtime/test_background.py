@@ -182,10 +182,11 @@ def test_what_cannot_be_is_refused_at_once(tmp_path: Path, pool: ThreadPoolExecu
             swarm.step(linear(1.0), samples=-1)
         with pytest.raises(ValueError, match="negative"):
             swarm.step(linear(1.0), wait_s=-0.1)
-        waiting = pool.submit(swarm.wait_for_peers, 1, timeout_s=0.5)
+        waiting = pool.submit(swarm.bootstrap, linear(1.0), timeout_s=0.5)
         with pytest.raises(RuntimeError, match="another thread"):
-            ask_until_done(swarm, waiting)
-        with pytest.raises(PeerUnreachableError):
+            collect_until_done(swarm, waiting)
+        assert swarm.peers == ()
+        with pytest.raises(NotFoundError):
             waiting.result(WAIT_S)
     with pytest.raises(RuntimeError, match="open already"):
         swarm.__enter__()
@@ -193,9 +194,9 @@ def test_what_cannot_be_is_refused_at_once(tmp_path: Path, pool: ThreadPoolExecu
         _ = swarm.addresses
 
 
-def ask_until_done(swarm: Background, other: Future[Any]) -> None:
+def collect_until_done(swarm: Background, other: Future[Any]) -> None:
     while not other.done():
-        _ = swarm.peers
+        swarm.collect(linear(1.0))
 
 
 async def test_an_async_program_is_told_what_to_use(tmp_path: Path) -> None:
