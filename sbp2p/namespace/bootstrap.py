@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from sbp2p.errors import MergeError, NotFoundError, Sbp2pError
+from sbp2p.merge.tensors import MemorySource
 from sbp2p.swarm import VIOLATION_POINTS
 
 from .updates import UnfitError
@@ -43,12 +44,14 @@ async def bootstrap(
     """Load the model that the others have got to; see the module."""
     reasons: dict[bytes, str] = {}
     with trio.move_on_after(timeout_s):
-        like = await host.calls.run_to_end(plugin.tensors)
+        like = MemorySource(await host.calls.run_to_end(plugin.tensors)).specs()
         while True:
             for peer_id, update in await _candidates(host, members, reasons):
                 try:
                     model = await updates.fetch(peer_id, update, members.holders(peer_id), like)
-                    await host.calls.run_to_end(plugin.load, model.tensors)
+                    tensors = await host.calls.run_to_end(model.tensors)
+                    model.close()
+                    await host.calls.run_to_end(plugin.load, tensors)
                 except (UnfitError, MergeError) as error:
                     reasons[update.cid.digest] = str(error)
                     reason = f"namespace {members.name}: {error}"
@@ -56,7 +59,7 @@ async def bootstrap(
                 except Sbp2pError as error:
                     reasons[update.cid.digest] = str(error)
                 else:
-                    training.base = model.tensors
+                    training.base = tensors
                     members.finished(update.round)
                     return Bootstrapped(peer_id, update.cid, update.round)
     why = "; ".join(dict.fromkeys(reasons.values())) or "no member has published one"

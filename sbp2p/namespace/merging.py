@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.merge.engine import merge
-from sbp2p.merge.tensors import Input, MemorySink, MemorySource
+from sbp2p.merge.tensors import Input, MemorySink
 from sbp2p_protocol.limits import MIB
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from sbp2p.checkpoint.reader import RawTensor
     from sbp2p.merge.method import Method
+    from sbp2p.merge.tensors import Source
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.cid import Cid
 
@@ -36,7 +37,7 @@ class Share:
     peer_id: PeerId
     cid: Cid
     weight: Fraction
-    tensors: Mapping[str, RawTensor]
+    source: Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +51,16 @@ class Merged:
     digest: bytes
 
 
-def merge_shares(
-    shares: Sequence[Share], method: Method, base: Mapping[str, RawTensor] | None
-) -> Merged:
+def merge_shares(shares: Sequence[Share], method: Method, base: Source | None) -> Merged:
     """Merge; raises MergeError."""
-    size = sum(tensor.data.nbytes for each in shares for tensor in each.tensors.values())
+    size = sum(spec.nbytes for each in shares for spec in each.source.specs().values())
     labels = {str(each.peer_id): each.peer_id for each in shares}
     sink = MemorySink()
     report = merge(
-        [
-            Input(MemorySource(each.tensors), str(each.peer_id), each.cid.digest, each.weight)
-            for each in shares
-        ],
+        [Input(each.source, str(each.peer_id), each.cid.digest, each.weight) for each in shares],
         method,
         sink=sink,
-        base=None if base is None else MemorySource(base),
+        base=base,
         threads=1 if size < _THREADS_FROM_BYTES else None,
     )
     return Merged(

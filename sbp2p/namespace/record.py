@@ -119,6 +119,7 @@ def replay(
         MergeError: the method is not here, or refuses these models.
     """
     from sbp2p.merge.method import get
+    from sbp2p.merge.tensors import MemorySource
 
     from .merging import Share, merge_shares
 
@@ -129,10 +130,10 @@ def replay(
             hint="fetch them by their CIDs, while anybody has them",
         )
     shares = [
-        Share(each.peer_id, each.cid, each.weight, sources[each.cid])
+        Share(each.peer_id, each.cid, each.weight, MemorySource(sources[each.cid]))
         for each in record.contributions
     ]
     if method is None:
         method = get(record.method, **record.options)
-    merged = merge_shares(shares, method, base)
+    merged = merge_shares(shares, method, None if base is None else MemorySource(base))
     return Replay(merged.digest, merged.digest == record.digest, merged.tensors)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from sbp2p.errors import ConfigError, MergeError, Sbp2pError
+from sbp2p.merge.tensors import MemorySource
 from sbp2p.roles import Role
 from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p_protocol.round_weights import Weighting, weigh
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from sbp2p.checkpoint.reader import RawTensor
     from sbp2p.merge.method import Method
+    from sbp2p.merge.tensors import TensorSpec
     from sbp2p.plugins.plugin import Plugin
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.cid import Cid
@@ -193,12 +195,16 @@ class Training:
                 )
             own = await self._own_model(plugin, samples)
             number = self._next_round() if own is None else own.update.round
-            like = own.tensors if own is not None else await self._snapshot(plugin)
+            like = own.source if own is not None else await self._snapshot(plugin)
             gathered = _Gathered({}, set())
-            close = await self._collect(number, settings, like, gathered)
-            rejected = self._rejected(close)
-            weights = self._weights(close, own, samples, weighting)
-            merged, reason = await self._compute(close, own, weights, gathered, method)
+            try:
+                close = await self._collect(number, settings, like.specs(), gathered)
+                rejected = self._rejected(close)
+                weights = self._weights(close, own, samples, weighting)
+                merged, reason = await self._compute(close, own, weights, gathered, method)
+            finally:
+                for model in gathered.models.values():
+                    model.close()
             if merged is not None:
                 rejected += self._quarantined(merged, close)
                 await self._host.calls.run_to_end(plugin.load, merged.tensors)
@@ -242,14 +248,14 @@ class Training:
             await self._publish(plugin, 1 if samples is None else samples)
         return None if self._own is None else self._own.model
 
-    async def _snapshot(self, plugin: Plugin) -> Mapping[str, RawTensor]:
-        return await self._host.calls.run_to_end(plugin.tensors)
+    async def _snapshot(self, plugin: Plugin) -> MemorySource:
+        return MemorySource(await self._host.calls.run_to_end(plugin.tensors))
 
     async def _collect(
         self,
         number: int,
         settings: RoundSettings,
-        like: Mapping[str, RawTensor],
+        like: Mapping[str, TensorSpec],
         gathered: _Gathered,
     ) -> Close:
         """Fetch what the machine wants until it closes the round."""
@@ -290,7 +296,7 @@ class Training:
         return present
 
     async def _fetch(
-        self, wanted: Wanted, like: Mapping[str, RawTensor], gathered: _Gathered
+        self, wanted: Wanted, like: Mapping[str, TensorSpec], gathered: _Gathered
     ) -> None:
         peer, cid = wanted.peer, wanted.cid
         update = self._members.update(peer, cid)
@@ -366,15 +372,18 @@ class Training:
         if own is not None:
             models[self._host.peer_id] = own
         shares = [
-            Share(peer, models[peer].update.cid, weight, models[peer].tensors)
+            Share(peer, models[peer].update.cid, weight, models[peer].source)
             for peer, weight in weights.items()
         ]
         run = self._host.calls.run_to_end
         try:
-            base = self.base
-            if method.needs_base and base is None:
-                base = (await run(merge_shares, shares, get(_first_base(method)), None)).tensors
-            merged = await run(merge_shares, shares, method, base if method.needs_base else None)
+            base = None
+            if method.needs_base:
+                if self.base is None:
+                    first = await run(merge_shares, shares, get(_first_base(method)), None)
+                    self.base = first.tensors
+                base = MemorySource(self.base)
+            merged = await run(merge_shares, shares, method, base)
         except MergeError as error:
             return None, str(error)
         return merged, ""

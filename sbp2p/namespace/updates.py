@@ -19,17 +19,21 @@ not be had now.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sbp2p import observe
-from sbp2p.checkpoint.reader import TensorReader
+from sbp2p.checkpoint.formats.layout import shown
+from sbp2p.checkpoint.reader import RawTensor
 from sbp2p.errors import CheckpointError, MergeError, NotFoundError, Sbp2pError, StoreError
-from sbp2p.exchange import Choice, Source
-from sbp2p.merge.compress.codec import Encoded, decode_update, get_codec, is_encoded
+from sbp2p.exchange import Choice
+from sbp2p.exchange import Source as Asked
+from sbp2p.merge.compress.codec import Encoded, decode_update, get_codec
 from sbp2p.merge.compress.content import content_digest
-from sbp2p.merge.compress.description import Description
-from sbp2p.plugins.plugin import check_tensors, specs_of
+from sbp2p.merge.compress.description import DESCRIPTION, Description
+from sbp2p.merge.tensors import FileSource, MemorySource, TensorSpec
+from sbp2p.plugins.plugin import check_names
 from sbp2p_protocol.limits import MIB
 from sbp2p_protocol.link import ManifestLink
 from sbp2p_protocol.namespace_messages import ROUNDS_SUFFIX, Update, update_meta
@@ -40,9 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from sbp2p.checkpoint.reader import RawTensor
     from sbp2p.exchange import FoundVersion
     from sbp2p.merge.compress.feedback import Feedback
+    from sbp2p.merge.tensors import Source
     from sbp2p.node.values import Version
     from sbp2p.plugins.plugin import Plugin
     from sbp2p_keys.identity import PeerId
@@ -54,6 +58,8 @@ PLAIN: Final = "lossless"
 """The codec of updates that are the model as it is: there is nothing to encode or decode."""
 _WHOLE_EVERY: Final = 8
 """Updates in a row that may be made from each other: who misses one can read none until then."""
+_FILE_BYTES: Final = 32 * MIB
+"""Models from this size on are merged from their files, a piece at a time."""
 _SWARM_BYTES: Final = 4 * MIB
 _SLACK_BYTES: Final = 1 * MIB
 """What an update may have beyond its bound in proportion: headers, and tiny models."""
@@ -65,11 +71,24 @@ class UnfitError(Sbp2pError):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The tensors of an update, decoded."""
+    """An update, decoded: in memory, or in its file if it is the model as it is, and large."""
 
     update: Update
-    tensors: Mapping[str, RawTensor] = field(repr=False)
+    source: Source = field(repr=False)
     bytes_received: int = 0
+    decoded: Mapping[str, RawTensor] | None = field(default=None, repr=False)
+    """What is in memory, if it is."""
+
+    def tensors(self) -> Mapping[str, RawTensor]:
+        """Return all of it in memory. Blocking."""
+        if self.decoded is not None:
+            return self.decoded
+        return read_all(self.source)
+
+    def close(self) -> None:
+        """Close its file."""
+        if isinstance(self.source, FileSource):
+            self.source.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +172,8 @@ class Updates:
             self._parent = encoded.result
             self._since_whole = 1 if parent is None else self._since_whole + 1
         update = Update(record.document, record.manifest, round_number, samples, self.codec)
-        return OwnUpdate(Model(update, encoded.result), version)
+        source = MemorySource(encoded.result)
+        return OwnUpdate(Model(update, source, decoded=encoded.result), version)
 
     @property
     def codec(self) -> str:
@@ -172,7 +192,7 @@ class Updates:
         peer_id: PeerId,
         update: Update,
         others: Iterable[PeerId],
-        own: Mapping[str, RawTensor],
+        own: Mapping[str, TensorSpec],
     ) -> Model:
         """Get a member's update, and decode it.
 
@@ -186,7 +206,7 @@ class Updates:
             UnfitError: it must not be merged.
             Sbp2pError: it could not be had.
         """
-        expected = sum(tensor.data.nbytes for tensor in own.values())
+        expected = sum(spec.nbytes for spec in own.values())
         bytes_max = self._host.config.update_bytes_max
         if own:
             bytes_max = int(self._host.config.size_factor * expected) + _SLACK_BYTES
@@ -194,9 +214,9 @@ class Updates:
         # a small one comes from its publisher sooner than others can be asked for parts of it
         is_large = not own or expected >= _SWARM_BYTES
         connected = self._host.swarm.connections(peer_id)
-        sources = [Source(peer_id)] if connected else []
+        sources = [Asked(peer_id)] if connected else []
         if is_large or not connected:
-            sources += [Source(each) for each in others if each != peer_id]
+            sources += [Asked(each) for each in others if each != peer_id]
         result = await self._host.exchange.fetch(
             ManifestLink(update.cid),
             folder,
@@ -206,12 +226,13 @@ class Updates:
             pinned=False,
             learns=is_large,
         )
-        tensors, is_parent = await self._host.calls.run_to_end(
-            _read, folder / UPDATE_FILE, own, self._decoded.get(peer_id), bytes_max
-        )
+        path, parent = folder / UPDATE_FILE, self._decoded.get(peer_id)
+        tensors, is_parent = await self._host.calls.run_to_end(_read, path, own, parent, bytes_max)
+        if isinstance(tensors, FileSource):
+            return Model(update, tensors, result.bytes_received)
         if is_parent:
             self._decoded[peer_id] = tensors
-        return Model(update, tensors, result.bytes_received)
+        return Model(update, MemorySource(tensors), result.bytes_received, tensors)
 
     def forget(self, peers: Iterable[PeerId]) -> None:
         """Keep the last models of these peers only: the others have left."""
@@ -267,29 +288,62 @@ def _check_version(found: FoundVersion, bytes_max: int) -> Choice:
 
 def _read(
     path: Path,
-    own: Mapping[str, RawTensor],
+    own: Mapping[str, TensorSpec],
     parent: Mapping[str, RawTensor] | None,
     bytes_max: int,
-) -> tuple[Mapping[str, RawTensor], bool]:
-    """Return the model in an update's file, which is one like `own`, and whether to keep it.
+) -> tuple[FileSource | dict[str, RawTensor], bool]:
+    """Return the model in an update's file, which is one like `own`, and whether it was encoded.
+
+    A large one that is the model as it is stays in its file, which the caller closes.
 
     Raises:
         UnfitError: it is malformed, or another model.
         NotFoundError: it is made from another model than `parent`.
     """
     try:
-        with TensorReader(path) as reader:
-            stored = {name: reader.read(name) for name in reader.names()}
-        encoded = is_encoded(stored)
+        source = FileSource(path)
+        with ExitStack() as stack:
+            stack.callback(source.close)
+            specs = source.specs()
+            encoded = DESCRIPTION in specs
+            if not encoded:
+                _check_specs(specs, own)
+                if sum(spec.nbytes for spec in specs.values()) >= _FILE_BYTES:
+                    stack.pop_all()
+                    return source, False
+            stored = read_all(source)
         if encoded:
             _check_parent(stored, parent)
-        tensors = decode_update(stored, parent, bytes_max=bytes_max)
-        if own:
-            check_tensors(tensors, specs_of(own))
-            tensors = {name: tensors[name] for name in own}
+            stored = decode_update(stored, parent, bytes_max=bytes_max)
+            _check_specs(MemorySource(stored).specs(), own)
     except (CheckpointError, MergeError) as error:
         raise UnfitError(str(error)) from error
-    return tensors, encoded
+    return stored, encoded
+
+
+def read_all(source: Source) -> dict[str, RawTensor]:
+    """Return all tensors of a source in memory."""
+    found = {}
+    for name, spec in source.specs().items():
+        data = memoryview(bytearray(spec.nbytes))
+        source.read_into(name, 0, data)
+        found[name] = RawTensor(name, spec.dtype, spec.shape, data)
+    return found
+
+
+def _check_specs(found: Mapping[str, TensorSpec], own: Mapping[str, TensorSpec]) -> None:
+    """Raise MergeError unless a model is like this node's; any is if that is empty."""
+    if not own:
+        return
+    check_names(found, own)
+    for name, spec in own.items():
+        if found[name] != spec:
+            other = found[name]
+            raise MergeError(
+                f"tensor {shown(name)} is {other.dtype} of the shape {other.shape}, and "
+                f"{spec.dtype} of the shape {spec.shape} in this model",
+                hint="every peer has to build its model alike",
+            )
 
 
 def _check_parent(stored: Mapping[str, RawTensor], parent: Mapping[str, RawTensor] | None) -> None:
