@@ -50,7 +50,7 @@ class Learner:
     def train(self, round_number: int) -> tuple[Any, float]:
         """Train for a round; return what to publish, and the mean loss."""
         before = {name: value.clone() for name, value in self.model.state_dict().items()}
-        loss = self.trainer.train(round_number)
+        loss = self.trainer.train(round_number, 0 if self.settings.idle else None)
         if self._liar is None:
             return self.model, loss
         return self._liar.lie(before, self.model.state_dict()), loss
@@ -97,7 +97,10 @@ async def live(given: Mapping[str, Any], go: trio.Event) -> None:
     learner = Learner(settings)
     rounds = RoundSettings(deadline_s=settings.deadline_s, staleness_max=settings.staleness_max)
     async with open_node(settings.home, settings.identity) as node:
-        tell("ready", peer=str(node.peer_id), address=node.addresses[0].text, at=time.time())
+        tell("ready", peer=str(node.peer_id), address=node.addresses[0].text)
+        if settings.waits:
+            await go.wait()
+        arrived = time.perf_counter()
         async with node.namespace(
             "digits",
             topology=settings.topology,
@@ -105,7 +108,6 @@ async def live(given: Mapping[str, Any], go: trio.Event) -> None:
             rounds=rounds,
             codec=settings.codec,
         ) as namespace:
-            started = time.perf_counter()
             if settings.newcomer:
                 await namespace.bootstrap(learner.model, timeout_s=settings.limit_s)
             else:
@@ -113,8 +115,7 @@ async def live(given: Mapping[str, Any], go: trio.Event) -> None:
             tell(
                 "begun",
                 round=namespace.round,
-                seconds=time.perf_counter() - started,
-                at=time.time(),
+                seconds=time.perf_counter() - arrived,
                 accuracy=learner.trainer.accuracy(learner.test),
                 **wire_bytes(node),
             )

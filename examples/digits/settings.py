@@ -24,6 +24,8 @@ class Settings:
         wait_for: how many others to wait for before the first round; none for a newcomer, which
             takes the model and the round from those that are there.
         newcomer: whether it comes when the others have begun.
+        waits: whether it comes only when it is told to go on, with everything loaded.
+        idle: whether it merges and publishes without any training.
         topology: who exchanges models with whom.
         method: how models are merged, with its options.
         attack: what it publishes in place of its model, if it is hostile.
@@ -41,6 +43,8 @@ class Settings:
     peers: tuple[str, ...] = ()
     wait_for: int = 0
     newcomer: bool = False
+    waits: bool = False
+    idle: bool = False
     topology: str = "full"
     method: str = "mean"
     options: dict[str, Any] = field(default_factory=dict)
