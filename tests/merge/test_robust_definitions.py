@@ -188,6 +188,7 @@ _MODERATE = st.floats(-100, 100, width=32, allow_subnormal=False)
 @given(models(_MODERATE, least=3))
 @example([[0.0, 0.0], [0.0, 0.0], [2.0, 0.0], [10.0, 1.0]])  # the optimum is two of the models
 @example([[0.0, 0.0], [0.0, 1.0], [12.0, 0.0], [13.0, 0.0]])  # the optimum is between two, on one
+@example([[0.0, 0.0, 0.0], [0.0, 0.0, -13.0], [0.0, 42.0, 17.0]])  # the optimum is beside one
 def test_the_geometric_median_has_no_better_point(rows: list[Model]) -> None:
     found = coefficients(get("geometric-median"), ListGroup(rows))
     assert sum(found) == 1

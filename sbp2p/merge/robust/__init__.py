@@ -5,7 +5,7 @@ ignore weights unless told otherwise: a weight is what a peer says of itself, so
 it count lets a liar count for many. Docs: `docs/merge-methods.md`, `docs/attacks.md`.
 
 * `hostile`: how many of the inputs may be hostile, and the error when that is too many;
-* `sums`: sums of float64 values that come out the same on every processor;
+* `means`, `order`: means and medians of a few values for each weight, to one rounding;
 * `geometry`: squared distances and inner products of whole models, streamed;
 * `coordinatewise`: median, trimmed mean, means around the median and around the trimmed mean;
 * `krum`: Krum, Multi-Krum, and Bulyan, which builds upon it;

@@ -80,7 +80,7 @@ class Bulyan(ElementwiseMethod):
         """Return one value for each column."""
         if not isinstance(survey, tuple):
             raise TypeError(f"bulyan surveys a selection, and got {survey!r}")
-        chosen = values[list(survey)]
+        chosen = [values[each] for each in survey]
         theta = len(survey)
         f = (values.shape[0] - theta) // 2
         ordered = sort_rows(chosen)

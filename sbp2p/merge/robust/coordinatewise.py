@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Final
 from sbp2p.errors import MergeError
 from sbp2p.merge.method import ElementwiseMethod, MethodDoc, register
 from sbp2p.merge.robust.hostile import Bound, Hostile, Share
+from sbp2p.merge.robust.means import mean_rows
 from sbp2p.merge.robust.order import mean_of_nearest, median_of, restore_zeros, sort_rows
-from sbp2p.merge.robust.sums import mean_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from sbp2p.merge.method import Group, Place
@@ -57,14 +59,15 @@ class _Ordered(ElementwiseMethod):
         """Return one value for each column."""
         if not isinstance(survey, int):
             raise TypeError(f"{self.name} surveys a number, and got {survey!r}")
-        return restore_zeros(self._read(values, survey), values)
+        rows = values.unbind(0)
+        return restore_zeros(self._read(rows, survey), rows)
 
     @abstractmethod
     def _hostile_among(self, count: int) -> int:
         """Return f for so many inputs."""
 
     @abstractmethod
-    def _read(self, values: torch.Tensor, f: int) -> torch.Tensor:
+    def _read(self, values: Sequence[torch.Tensor], f: int) -> torch.Tensor:
         """Return the result; what is 0 in it may have either sign."""
 
 
@@ -82,7 +85,7 @@ class Median(_Ordered):
     def _hostile_among(self, count: int) -> int:
         return (count - 1) // 2
 
-    def _read(self, values: torch.Tensor, f: int) -> torch.Tensor:
+    def _read(self, values: Sequence[torch.Tensor], f: int) -> torch.Tensor:
         return median_of(values)
 
 
@@ -118,8 +121,8 @@ class TrimmedMean(_Ordered):
             )
         return f
 
-    def _read(self, values: torch.Tensor, f: int) -> torch.Tensor:
-        return mean_rows(sort_rows(values, f, values.shape[0] - f))
+    def _read(self, values: Sequence[torch.Tensor], f: int) -> torch.Tensor:
+        return mean_rows(sort_rows(values, f, len(values) - f))
 
 
 class _Nearest(_Ordered):
@@ -133,7 +136,7 @@ class _Nearest(_Ordered):
     def _hostile_among(self, count: int) -> int:
         return self.hostile.among(count, self.bound, self.name)
 
-    def _read(self, values: torch.Tensor, f: int) -> torch.Tensor:
+    def _read(self, values: Sequence[torch.Tensor], f: int) -> torch.Tensor:
         ordered = sort_rows(values)
         return mean_of_nearest(ordered, self._centre(ordered, f), len(ordered) - f)
 

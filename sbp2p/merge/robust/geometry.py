@@ -6,9 +6,9 @@ sums of squared differences, and inner products are taken of differences to a ce
 inputs: the coordinate-wise median, which hostile inputs cannot carry away, or the base model.
 
 Rules:
-1. Pieces are summed by `tree_sum`, pieces are added as exact rationals, and the total is rounded
-   once. A squared distance is right to 2^-48, relative; an inner product to 2^-48 of the product of
-   the two norms. Both have the same bits on every processor.
+1. Pieces are summed by `fold_sum`, their sums are added as exact rationals, and the total is
+   rounded once. A squared distance is right to 2^-48, relative; an inner product to 2^-48 of the
+   product of the two norms. Both have the same bits on every processor.
 2. Two equal inputs have distance 0.0, and distances are symmetric, exactly: what is a tie is a tie.
 3. Inputs come in step (see `Group.pieces`): one pass over all inputs, one piece of each in memory.
 4. A squared distance above 2^960, which only F64 models can reach, is infinity, so that no sum of
@@ -18,15 +18,16 @@ Rules:
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import combinations, combinations_with_replacement
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 from sbp2p.merge.method import BASE
 from sbp2p.merge.robust.order import median_of
-from sbp2p.merge.robust.sums import tree_sum
+from sbp2p.merge.sums import fold_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import torch
 
@@ -35,48 +36,41 @@ if TYPE_CHECKING:
 _FAR: Final = 2.0**960
 """A squared distance above this is infinite: weights of 1e144, which no model has."""
 
+_ZERO: Final = Fraction()
+
 Matrix = list[list[float]]
 Centre = Literal["median", "base", "zero"]
 
 
 @runtime_checkable
-class Stacked(Protocol):
+class InStep(Protocol):
     """A group that gives the pieces of all inputs at once, cheaper than one by one."""
 
-    def stacks(self, *, base: bool) -> Iterator[torch.Tensor]:
-        """Stream (count, m) pieces, with the base as a last row if asked for."""
+    def in_step(self, *, base: bool) -> Iterator[list[torch.Tensor]]:
+        """Stream a piece of each input, and of the base last if asked for; the caller's to keep."""
 
 
-def stacks(group: Group, *, base: bool = False) -> Iterator[torch.Tensor]:
-    """Stream all inputs in step, as float64 of shape (count, m), the base last if asked for."""
-    if isinstance(group, Stacked):
-        yield from group.stacks(base=base)
+def in_step(group: Group, *, base: bool = False) -> Iterator[list[torch.Tensor]]:
+    """Stream a piece of each input, and of the base last if asked for, as 1-D float64."""
+    if isinstance(group, InStep):
+        yield from group.in_step(base=base)
         return
     inputs = [group.pieces(which) for which in range(group.count)]
     if base:
         inputs.append(group.pieces(BASE))
     for pieces in zip(*inputs, strict=True):
-        first = pieces[0][1]
-        stack = first.new_empty((len(pieces), first.shape[0]))
-        for row, (_, values) in enumerate(pieces):
-            stack[row] = values
-        yield stack
+        yield [values for _, values in pieces]
 
 
 def squared_distances(group: Group, *, base: bool = False) -> Matrix:
     """Return ||x_i - x_j||^2 for all inputs, and for the base as a last one if asked for."""
-    size = group.count + base
-    totals = [_Sums(size - first - 1) for first in range(size)]
-    for stack in stacks(group, base=base):
-        for first in range(size - 1):
-            difference = stack[first + 1 :] - stack[first]
+    totals = _Sums(group.count + base)
+    for rows in in_step(group, base=base):
+        for i, j in combinations(range(len(rows)), 2):
+            difference = rows[i] - rows[j]
             difference *= difference
-            totals[first].add(tree_sum(difference).tolist())
-    result = [[0.0] * size for _ in range(size)]
-    for first, sums in enumerate(totals):
-        for second, value in enumerate(sums.rounded(), first + 1):
-            result[first][second] = result[second][first] = value
-    return result
+            totals.add(i, j, _sum_of(difference))
+    return totals.rounded()
 
 
 def inner_products(group: Group, *, centre: Centre) -> Matrix:
@@ -85,51 +79,51 @@ def inner_products(group: Group, *, centre: Centre) -> Matrix:
     About 0, the base is the last row and column, if there is one. Where the squared norm of an
     input is above 2^960, its place on the diagonal is infinity, and its row and column may be.
     """
-    size = group.count + (group.base and centre == "zero")
-    totals = [_Sums(size - first) for first in range(size)]
-    for stack in stacks(group, base=centre == "base" or size > group.count):
-        if centre == "base":
-            rows = stack[:-1] - stack[-1]
-        elif centre == "median":
-            rows = stack - median_of(stack)
+    base_counts = group.base and centre == "zero"
+    totals = _Sums(group.count + base_counts)
+    for pieces in in_step(group, base=centre == "base" or base_counts):
+        if centre == "zero":
+            rows = pieces
         else:
-            rows = stack
-        for first in range(size):
-            totals[first].add(tree_sum(rows[first:] * rows[first]).tolist())
-    result = [[0.0] * size for _ in range(size)]
-    for first, sums in enumerate(totals):
-        for second, value in enumerate(sums.rounded(), first):
-            result[first][second] = result[second][first] = value
-    return result
+            middle = pieces.pop() if centre == "base" else median_of(pieces)
+            rows = [row - middle for row in pieces]
+        for i, j in combinations_with_replacement(range(len(rows)), 2):
+            totals.add(i, j, _sum_of(rows[i] * rows[j]))
+    return totals.rounded()
+
+
+def _sum_of(values: torch.Tensor) -> float:
+    """Return a sum, infinite or NaN where it is too large; uses up `values`."""
+    try:
+        return fold_sum(values)
+    except (OverflowError, ValueError):  # from math.fsum: too large, or infinities of both signs
+        return inf
 
 
 class _Sums:
-    """Exact sums of floats, several at once."""
+    """A symmetric matrix of exact sums of floats."""
 
-    __slots__ = ("_lost", "_totals")
+    __slots__ = ("_lost", "_size", "_totals")
 
-    def __init__(self, count: int) -> None:
-        self._totals = [Fraction()] * count
-        self._lost = [0.0] * count
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._totals: dict[tuple[int, int], Fraction] = {}
+        self._lost: dict[tuple[int, int], float] = {}
         """What cannot be a rational: infinity, or NaN when there were both."""
 
-    def add(self, values: Iterable[float]) -> None:
-        """Add one value to each."""
-        for index, value in enumerate(values):
-            if isfinite(value):
-                self._totals[index] += Fraction(value)
-            else:
-                self._lost[index] += value
+    def add(self, i: int, j: int, value: float) -> None:
+        """Add to the sum at (i, j), i <= j."""
+        if isfinite(value):
+            self._totals[i, j] = self._totals.get((i, j), _ZERO) + Fraction(value)
+        else:
+            self._lost[i, j] = self._lost.get((i, j), 0.0) + value
 
-    def rounded(self) -> list[float]:
-        """Return each sum, rounded once."""
-        return [
-            _rounded(total) if lost == 0 else lost
-            for total, lost in zip(self._totals, self._lost, strict=True)
-        ]
-
-
-def _rounded(total: Fraction) -> float:
-    if abs(total) > _FAR:
-        return inf if total > 0 else -inf
-    return float(total)
+    def rounded(self) -> Matrix:
+        """Return each sum, rounded once; what is too large is infinite."""
+        matrix = [[0.0] * self._size for _ in range(self._size)]
+        for (i, j), total in self._totals.items():
+            far = inf if total > 0 else -inf
+            matrix[i][j] = matrix[j][i] = float(total) if abs(total) <= _FAR else far
+        for (i, j), value in self._lost.items():
+            matrix[i][j] = matrix[j][i] = value
+        return matrix

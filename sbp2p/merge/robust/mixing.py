@@ -36,9 +36,9 @@ from sbp2p.merge.method import (
     register,
 )
 from sbp2p.merge.robust.coordinatewise import MAJORITY
-from sbp2p.merge.robust.geometry import inner_products, squared_distances, stacks
+from sbp2p.merge.robust.geometry import in_step, inner_products, squared_distances
 from sbp2p.merge.robust.hostile import Hostile, Share, Tolerant, whole_of
-from sbp2p.merge.robust.sums import mean_rows
+from sbp2p.merge.robust.means import mean_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,22 +99,19 @@ class MixedGroup:
         for pieces in zip(*inputs, strict=True):
             yield pieces[0][0], mean_rows([values for _, values in pieces])
 
-    def stacks(self, *, base: bool) -> Iterator[torch.Tensor]:
-        """Stream the values of all means, and of the base as a last row if asked for."""
-        for stack in stacks(self.whole, base=base):
-            yield mix(stack, (*self.sets, (self.whole.count,)) if base else self.sets)
+    def in_step(self, *, base: bool) -> Iterator[list[torch.Tensor]]:
+        """Stream a piece of each mean, and of the base last if asked for."""
+        for rows in in_step(self.whole, base=base):
+            yield mix(rows, (*self.sets, (self.whole.count,)) if base else self.sets)
 
     def gram(self, relative: bool = False) -> Matrix:
         """Return the inner products of the means, as `Group.gram` says."""
         return inner_products(self, centre="base" if relative else "zero")
 
 
-def mix(values: torch.Tensor, sets: Sets) -> torch.Tensor:
-    """Return the mean of each set of rows, of shape (sets, m)."""
-    mixed = values.new_empty((len(sets), values.shape[1]))
-    for row, inputs in zip(mixed, sets, strict=True):
-        row.copy_(mean_rows([values[each] for each in inputs]))
-    return mixed
+def mix(rows: Sequence[torch.Tensor], sets: Sets) -> list[torch.Tensor]:
+    """Return the mean of each set of rows."""
+    return [mean_rows([rows[each] for each in inputs]) for inputs in sets]
 
 
 class Mixing:
@@ -246,7 +243,9 @@ class MixedElementwise(ElementwiseMethod):
         """Return what the method that follows makes of the means."""
         if not isinstance(survey, _Survey):
             raise TypeError(f"{self.name} surveys sets, and got {survey!r}")
-        means = mix(values, survey.sets)
+        means = values.new_empty((len(survey.sets), values.shape[1]))
+        for row, mean in zip(means, mix(values.unbind(0), survey.sets), strict=True):
+            row.copy_(mean)
         equal = weights.new_full((len(survey.sets),), 1 / len(survey.sets))
         return survey.method.combine(means, base, equal, survey.found, place)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sbp2p.merge.robust.sums import mean_rows
+from sbp2p.merge.robust.means import mean_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,12 +54,14 @@ def selection(count: int, first: int, last: int) -> tuple[tuple[int, int, bool, 
     return tuple(reversed(steps))
 
 
-def sort_rows(values: torch.Tensor, first: int = 0, last: int | None = None) -> list[torch.Tensor]:
-    """Return rows `first` up to `last` of (count, m) values with each column ascending.
+def sort_rows(
+    values: Sequence[torch.Tensor], first: int = 0, last: int | None = None
+) -> list[torch.Tensor]:
+    """Return rows `first` up to `last` of all rows when each column is made to ascend.
 
-    Values are finite; -0.0 becomes 0.0.
+    Values are finite, rows of one length; -0.0 becomes 0.0.
     """
-    rows = [row + 0.0 for row in values.unbind(0)]
+    rows = [row + 0.0 for row in values]
     end = len(rows) if last is None else last
     for low, high, lesser, greater in selection(len(rows), first, end):
         a, b = rows[low], rows[high]
@@ -70,9 +72,9 @@ def sort_rows(values: torch.Tensor, first: int = 0, last: int | None = None) -> 
     return rows[first:end]
 
 
-def median_of(values: torch.Tensor) -> torch.Tensor:
-    """Return the median of (count, m) values: of two in the middle, their mean; without -0.0."""
-    count = values.shape[0]
+def median_of(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the median of each column: of two in the middle, their mean; without -0.0."""
+    count = len(values)
     return mean_rows(sort_rows(values, (count - 1) // 2, count // 2 + 1))
 
 
@@ -95,9 +97,11 @@ def mean_of_nearest(
     return mean_rows([rows.gather(0, first[None] + offset)[0] for offset in range(keep)])
 
 
-def restore_zeros(result: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return the result with -0.0 where every one of (count, m) inputs has it."""
-    zero = result == 0
-    if not bool(zero.any()):
+def restore_zeros(result: torch.Tensor, values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the result with -0.0 where every input has it."""
+    negative = result == 0
+    if not bool(negative.any()):
         return result
-    return result.where(~(zero & values.signbit().all(0)), -result)
+    for row in values:
+        negative &= row.signbit()
+    return result.where(~negative, -result)

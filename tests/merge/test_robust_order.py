@@ -1,4 +1,4 @@
-"""Orders and sums: sorted columns, means to one rounding, and the same bits in any pieces."""
+"""Sorted columns, means to one rounding, and distances with the same bits everywhere."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sbp2p.merge.robust.geometry import inner_products, squared_distances
+from sbp2p.merge.robust.means import mean_rows
 from sbp2p.merge.robust.order import median_of, network, selection, sort_rows
-from sbp2p.merge.robust.sums import mean_rows, tree_sum
 from tests.merge.robust_reference import ListGroup, exact, mean
 
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -33,8 +33,8 @@ def test_the_network_sorts(count: int) -> None:
     else:
         values = torch.randn(count, 500, dtype=torch.float64)
     wanted = values.sort(dim=0).values
-    assert torch.equal(torch.stack(sort_rows(values)), wanted)
-    middle = sort_rows(values, count // 4, count - count // 4)
+    assert torch.equal(torch.stack(sort_rows(values.unbind(0))), wanted)
+    middle = sort_rows(values.unbind(0), count // 4, count - count // 4)
     assert torch.equal(torch.stack(middle), wanted[count // 4 : count - count // 4])
 
 
@@ -71,18 +71,7 @@ def test_the_mean_of_the_same_is_the_same(value: float, count: int) -> None:
 
 def test_zeros_have_one_sign_whatever_their_order() -> None:
     values = rows_of([0.0, -0.0, -0.0], [-0.0, 0.0, -0.0], [-0.0, -0.0, -0.0])
-    assert not median_of(values).signbit().any()
-
-
-@few
-@given(st.integers(1, 200))
-def test_a_tree_sum_is_a_sum(width: int) -> None:
-    values = rows_of([float(each * each) for each in range(width)])
-    assert tree_sum(values).tolist() == [sum(each * each for each in range(width))]
-
-
-def test_a_sum_of_nothing_is_zero() -> None:
-    assert tree_sum(torch.empty((2, 0), dtype=torch.float64)).tolist() == [0.0, 0.0]
+    assert not median_of(values.unbind(0)).signbit().any()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

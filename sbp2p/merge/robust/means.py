@@ -1,13 +1,9 @@
-"""Sums of float64 values that are the same on every processor, and close to exact.
+"""The mean of a few values for each weight, close to exact, and the same on every processor.
 
-What torch's own `sum`, `dot` and `matmul` return depends on the width of the processor's vectors
-and on the number of threads, because these decide the order of the additions. Here every addition
-is an elementwise one, in an order that is written down, and IEEE 754 fixes what each of them gives.
-
-* `tree_sum` adds neighbours pairwise: for values of one sign within log2(n) + 1 roundings.
-* `mean_rows` carries the error of each addition along (Knuth's TwoSum), so that the mean of the
-  rows is right to about one rounding of float64 whatever cancels, lies between the least and the
-  greatest row, and is the row itself when all are the same.
+Every operation is an elementwise one, in an order that is written down, and IEEE 754 fixes what
+each of them gives (see `sbp2p.merge.sums`). The error of each addition is carried along (Knuth's
+TwoSum), so that a mean is right to about one rounding of float64 whatever cancels, lies between the
+least and the greatest value, and is the value itself when all are the same.
 """
 
 from __future__ import annotations
@@ -24,21 +20,6 @@ _LARGE: Final = 2.0**900
 
 _SMALLER: Final = 2.0**-20
 """By which: enough for a million rows."""
-
-
-def tree_sum(values: torch.Tensor) -> torch.Tensor:
-    """Return the sums over the last dimension, and use up `values`; 0 over an empty one."""
-    width = values.shape[-1]
-    if width == 0:
-        return values.sum(-1)
-    while width > 1:
-        half = width // 2
-        low = values[..., :half]
-        low += values[..., half : 2 * half]
-        if width % 2:
-            low[..., 0] += values[..., 2 * half]
-        values, width = low, half
-    return values[..., 0]
 
 
 def mean_rows(rows: Sequence[torch.Tensor]) -> torch.Tensor:
