@@ -39,7 +39,7 @@ async def enter(stack: AsyncExitStack, home: Path, **options: Any) -> Namespace:
 enter_addresses: list[str] = []
 
 
-@pytest.mark.parametrize("codec", ["lossless", "fp16", "int8", "topk:0.1", "delta"])
+@pytest.mark.parametrize("codec", ["lossless", "int8"])
 async def test_real_nodes_end_with_the_same_bits(tmp_path: Path, codec: str) -> None:
     enter_addresses.clear()
     async with AsyncExitStack() as stack:
@@ -51,7 +51,7 @@ async def test_real_nodes_end_with_the_same_bits(tmp_path: Path, codec: str) -> 
         models = [module(number) for number in range(3)]
         for namespace in namespaces:
             await namespace.wait_for_peers(2, timeout_s=30)
-        for _ in range(3):
+        for _ in range(2):
 
             async def one(index: int) -> None:
                 await namespaces[index].publish(models[index], samples=10 + index)
