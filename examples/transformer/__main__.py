@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -20,6 +23,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=plain.steps, help="between two merges")
     parser.add_argument("--codec", default="lossless", help="lossless, int8 ...")
     parser.add_argument("--seed", type=int, default=plain.seed)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     parser.add_argument("--limit", type=float, default=600.0, help="of the nodes, in s")
     parser.add_argument("--no-synchronous", action="store_true", help="leave the comparison out")
     args = parser.parse_args()
@@ -27,6 +31,9 @@ def main() -> int:
     torch.set_num_threads(1)
     outcome = run(recipe, codec=args.codec, limit_s=args.limit)
     central = [] if args.no_synchronous else synchronous(recipe)
+    if args.json is not None:
+        facts = {"synchronous": central, "gradients": bytes_of_gradients(recipe)}
+        args.json.write_text(json.dumps({**asdict(outcome), **facts}) + "\n", encoding="utf-8")
     print(f"{recipe.tokens:,} characters; loss in nats a character, on text that no node sees")
     print("round   DiLoCo   synchronous   MB received")
     for number, (loss, received) in enumerate(zip(outcome.losses, outcome.received, strict=True)):
