@@ -28,6 +28,7 @@ party's method raises, passes through.
 from __future__ import annotations
 
 import importlib
+import inspect
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 from sbp2p.errors import MergeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from fractions import Fraction
 
@@ -179,6 +180,9 @@ class ElementwiseMethod(ABC):
     scope: Scope = Scope.NONE
     needs_base: bool = False
     inputs_min: int = 1
+    by_rows: bool = False
+    """Whether `combine` computes with single rows only, and so is given CHUNK columns at a time:
+    fewer and longer operations. Else a chunk has CHUNK numbers in all its rows together."""
 
     def merging(self) -> AbstractContextManager[None]:
         """Enclose one merge: entered before the first survey, left when the sink has finished.
@@ -208,7 +212,7 @@ class ElementwiseMethod(ABC):
             base: (m,) float64, or None without a base.
             weights: (n,) float64 with sum 1, rounded.
             survey: what `survey` returned for this tensor or model.
-            place: where the m elements lie, for seeded choices; m is at most CHUNK.
+            place: where the m elements lie, for seeded choices; m is at most CHUNK (see `by_rows`).
 
         Returns:
             (m,) float64. Column j must depend on nothing but column j, so that the result does not
@@ -242,10 +246,24 @@ def names() -> list[str]:
 def get(name: str, **options: object) -> Method:
     """Build a method by name; raises MergeError for an unknown name or option."""
     factory = _find(name)
+    _check_names(name, factory, options)
     try:
         return factory(**options)
     except (TypeError, ValueError) as error:
         raise MergeError(f"merge method {name}: {error}", hint="sbp2p merge --list") from error
+
+
+def _check_names(name: str, factory: Callable[..., Method], options: Mapping[str, object]) -> None:
+    parameters = inspect.signature(factory).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return
+    known = [each.name for each in parameters]
+    for option in options:
+        if option not in known:
+            raise MergeError(
+                f"merge method {name} has no option {option!r}",
+                hint=f"it has {', '.join(known)}" if known else "it has none",
+            )
 
 
 def describe(name: str) -> Method | type[Method]:

@@ -289,3 +289,12 @@ def test_thresholds_do_not_depend_on_what_is_gathered(monkeypatch: pytest.Monkey
 def test_options_that_mean_nothing(name: str, options: dict[str, object], reason: str) -> None:
     with pytest.raises(MergeError, match=reason):
         get(name, **options)
+
+
+def test_an_option_that_there_is_not() -> None:
+    with pytest.raises(MergeError, match="ties has no option 'densty'") as caught:
+        get("ties", densty=0.5)
+    assert caught.value.hint == "it has density, scale, whole_model"
+    with pytest.raises(MergeError, match="mean has no option 'f'") as caught:
+        get("mean", f=1)
+    assert caught.value.hint == "it has none"
