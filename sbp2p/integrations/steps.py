@@ -89,7 +89,11 @@ class PeerSteps:
         first = next(module.parameters(), None)
         self._device = torch.device("cpu") if first is None else first.device
         self._samples = self._step = 0
-        ranks.on_first(self._begin, self._tensors, self._device)
+        try:
+            ranks.on_first(self._begin, self._tensors, self._device)
+        except BaseException:
+            self.close()
+            raise
 
     def _begin(self) -> bool:
         if not self.swarm.is_open:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from sbp2p.checkpoint.formats.layout import shown
 from sbp2p.checkpoint.reader import RawTensor
+from sbp2p.errors import MergeError
 
 from .slots import tensor_of
 
@@ -45,12 +47,21 @@ def carry_over(
         merged: the result of a merge, with the names, dtypes and shapes of `before`.
         before: what this peer's model was when the merge began.
         now: what it is, of the same dtypes and shapes.
+
+    Raises:
+        MergeError: it is another model than it was.
     """
     result = dict(merged)
     for name, tensor in now.items():
         if name not in merged:
             result[name] = tensor
-        elif name in before and not _same(tensor, before[name]):
+            continue
+        if (tensor.dtype, tensor.shape) != (merged[name].dtype, merged[name].shape):
+            raise MergeError(
+                f"tensor {shown(name)} is another one than when the round began",
+                hint="give every step the same model",
+            )
+        if name in before and not _same(tensor, before[name]):
             result[name] = _moved(merged[name], before[name], tensor)
     return result
 

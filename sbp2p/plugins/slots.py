@@ -142,6 +142,8 @@ def check_shareable(name: str, tensor: torch.Tensor) -> None:
         _refuse(name, "has no shape yet", "run one batch through the model before you share it")
     if tensor.is_meta:
         _refuse(name, "has no data: it is on the meta device", "load or initialise the model first")
+    if hasattr(tensor, "ds_id"):  # how DeepSpeed marks parameters that it has taken apart
+        _refuse(name, "is sharded over processes", "gather the model first")
     if tensor.layout != torch.strided or type(tensor.data) is not torch.Tensor:
         kind = f"{type(tensor.data).__name__}, {str(tensor.layout).removeprefix('torch.')}"
         _refuse(name, f"is not a plain tensor ({kind})", "share the whole model, not a part of one")

@@ -31,32 +31,29 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import trio
 
-from sbp2p.node import Node
 from sbp2p.plugins import Snapshot, wrap
-from sbp2p.roles import Role
 
 from .thread import TrioThread
+from .values import StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
     from types import TracebackType
 
     from sbp2p.checkpoint.reader import RawTensor
     from sbp2p.merge.method import Method
     from sbp2p.namespace import Bootstrapped, Member, Namespace, RoundResult
+    from sbp2p.node import Node
     from sbp2p.plugins import Plugin
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.round_record import Option
-    from sbp2p_protocol.rounds import RoundSettings
-    from sbp2p_protocol.topology import Topology
 
     from .thread import Call
 
@@ -64,23 +61,6 @@ _T = TypeVar("_T")
 
 HISTORY_MAX: Final = 1000
 """Rounds that are remembered; each is about 1 kB for each peer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What one `step` did."""
-
-    finished: tuple[RoundResult, ...]
-    """Rounds whose results the model has now, oldest first: none, one, or two."""
-    is_waiting: bool
-    """Whether a round goes on beside the training; a later step takes its result."""
-    seconds: float
-    """How long the call took."""
-
-    @property
-    def round(self) -> RoundResult | None:
-        """The last one that finished, if any did."""
-        return self.finished[-1] if self.finished else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +105,12 @@ class Background:
         self._was_open = True
         self._process = os.getpid()
         thread = TrioThread(self._open, f"sbp2p {self._name}")
-        thread.start()
-        self._thread = thread
+        try:
+            thread.start()
+            self._thread = thread
+        except BaseException:
+            thread.stop()
+            raise
         return self
 
     def __exit__(
@@ -346,55 +330,3 @@ def _runs_trio() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def background(
-    namespace: str,
-    *,
-    peers: Sequence[str] = (),
-    topology: Topology | str = "full",
-    method: Method | str = "mean",
-    options: Mapping[str, Option] | None = None,
-    role: Role | str = Role.PEER,
-    rounds: RoundSettings | None = None,
-    codec: str = "lossless",
-    peer_filter: Callable[[PeerId], bool] | None = None,
-    home: Path | str | None = None,
-    listen: Sequence[str] = (),
-    **node: Any,
-) -> Background:
-    """Return a node in a namespace for a training loop that is not async, to be entered.
-
-    Args:
-        namespace: what the nodes that train together have in common.
-        peers: addresses of some of them; more are found through these, the DHT and the LAN.
-        topology: who merges with whom; the same everywhere.
-        method: the merge method, as `sbp2p merge --list` names it, or a method.
-        options: of the method, when it is named.
-        role: `peer`; a `seed` publishes and does not merge, a `leech` merges and does not publish.
-        rounds: deadline, quorum and staleness.
-        codec: how updates are encoded; `lossless` as they are.
-        peer_filter: who may take part, as far as this node goes.
-        home: the node's folder; see `Node`.
-        listen: multiaddrs to listen on; none to only dial.
-        node: other arguments of `Node`, such as `config=`.
-
-    Raises:
-        Sbp2pError: from entering the block: the node or the namespace cannot be opened.
-    """
-
-    @asynccontextmanager
-    async def open_() -> AsyncIterator[tuple[Node, Namespace]]:
-        async with Node(home=home, listen=listen, **node) as opened:
-            async with opened.namespace(
-                namespace,
-                role=role,
-                topology=topology,
-                peer_filter=peer_filter,
-                peers=peers,
-                rounds=rounds,
-                codec=codec,
-            ) as inside:
-                yield opened, inside
-
-    return Background(open_, namespace=namespace, method=method, options=options)

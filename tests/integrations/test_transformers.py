@@ -101,3 +101,8 @@ def test_a_node_that_was_opened_for_a_training_that_failed_can_be_closed(
     assert swarm.is_open
     callback.close()
     assert not swarm.is_open
+    lonely = sbp2p.background("tiny", home=tmp_path / "b")
+    callback = parts.callback(lonely, every_steps=1, peers_min=1, timeout_s=0.05)
+    with pytest.raises(sbp2p.PeerUnreachableError):
+        parts.train(parts.make(1), 1, tmp_path / "out", callback)
+    assert not lonely.is_open

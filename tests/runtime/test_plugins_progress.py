@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sbp2p.errors import MergeError
 from sbp2p.plugins import wrap
 from sbp2p.plugins.progress import carry_over
 from sbp2p.plugins.slots import raw_of, tensor_of
@@ -64,7 +65,7 @@ def test_flags_are_the_new_ones_where_they_changed() -> None:
 
 
 def test_large_tensors_are_moved_in_pieces() -> None:
-    size = 2_500_001
+    size = 150_001
     merged, before = torch.zeros(size), torch.arange(float(size))
     assert torch.equal(moved(merged, before, before + 1), torch.ones(size))
 
@@ -76,3 +77,9 @@ def test_state_that_is_new_stays_and_what_did_not_change_is_not_copied() -> None
     found = carry_over(merged, before, now)
     assert found["a"] is merged["a"]
     assert found["b"] is now["b"]
+
+
+def test_another_model_is_named() -> None:
+    before, now = ({"a": raw_of("a", torch.ones(size))} for size in (2, 3))
+    with pytest.raises(MergeError, match="'a' is another one"):
+        carry_over(before, before, now)

@@ -35,6 +35,13 @@ class WithExtraState(nn.Linear):
         return {"a": 1}
 
 
+class FullyShardedDataParallel(nn.Linear):
+    """Named as torch's, which needs a process group to be made."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+
+
 class Net(nn.Module):
     """Two layers that share weights, batch norm, and buffers of each kind."""
 
@@ -200,6 +207,8 @@ def refused() -> list[Any]:
     lazy = nn.LazyLinear(3)
     inference = torch.inference_mode()(torch.zeros)(2)
     extra = WithExtraState(1, 1)
+    taken_apart: Any = nn.Linear(1, 1)
+    taken_apart.weight.ds_id = 1
     anew: Any = nn.Linear(1, 1)
     anew.register_state_dict_post_hook(
         lambda module, state, prefix, _: state.update(weight=module.weight * 2)
@@ -208,6 +217,8 @@ def refused() -> list[Any]:
         pytest.param(lazy, "'weight' has no shape yet", id="lazy"),
         pytest.param(nn.Linear(1, 1, device="meta"), "on the meta device", id="meta"),
         pytest.param(extra, "'_extra_state' is extra state, a dict", id="extra"),
+        pytest.param(taken_apart, "'weight' is sharded", id="sharded"),
+        pytest.param(nn.Sequential(FullyShardedDataParallel()), "are sharded", id="fsdp"),
         pytest.param(anew, "'weight' is made anew", id="anew"),
         pytest.param({"x": torch.eye(2).to_sparse()}, "not a plain tensor", id="sparse"),
         pytest.param({"x": torch.zeros(1).expand(3)}, "expanded view", id="expanded"),
@@ -219,9 +230,8 @@ def refused() -> list[Any]:
 
 @pytest.mark.parametrize(("model", "says"), refused())
 def test_what_cannot_be_shared_is_refused_by_name(model: Any, says: str) -> None:
-    plugin = TensorDict(model) if isinstance(model, dict) else wrap(model)
     with pytest.raises(MergeError) as caught:
-        plugin.tensors()
+        wrap(model).tensors()
     assert says in str(caught.value)
     assert caught.value.hint
 
