@@ -46,7 +46,10 @@ def test_importing_sbp2p_loads_neither_torch_nor_numpy() -> None:
     assert _python(code).returncode == 0
 
 
-_ON_USE = ("sbp2p.merge.", "sbp2p.plugins.", "sbp2p.integrations.")
+_ON_USE = (
+    *("sbp2p.merge.", "sbp2p.plugins.", "sbp2p.integrations."),
+    *("sbp2p.namespace.merging", "sbp2p.cli.merge_job", "sbp2p.cli.merge_run"),
+)
 """Modules that compute with a framework: loaded when they are used, by those around them."""
 
 
