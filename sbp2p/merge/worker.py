@@ -22,7 +22,7 @@ from sbp2p.errors import MergeError
 from sbp2p.merge.digest import leaves
 from sbp2p.merge.dtypes import TORCH, Kind, float_format, view
 from sbp2p.merge.exact import LinearSum
-from sbp2p.merge.extent import Extent, Workspace
+from sbp2p.merge.extent import Extent, Workspace, peak_of
 from sbp2p.merge.group import computable
 from sbp2p.merge.method import CHUNK, ElementwiseMethod, Place
 from sbp2p.merge.policies import Policy, combine_integers
@@ -147,7 +147,8 @@ class Worker:
         how = opened.how
         if how is None:
             raise AssertionError("nothing is merged once an input is bad")
-        step = CHUNK if isinstance(how, LinearSum) else max(1, CHUNK // len(rows))
+        wide = isinstance(how, LinearSum) or how.by_rows
+        step = CHUNK if wide else max(1, CHUNK // len(rows))
         for start in range(0, out.numel(), step):
             stop = min(start + step, out.numel())
             chunk = [computable(row[start:stop]) for row in rows]
@@ -168,13 +169,15 @@ class Worker:
         chunk: Sequence[torch.Tensor],
         place: Place,
     ) -> torch.Tensor:
-        rows = [row.double() for row in chunk]
-        count = len(self._inputs)
-        values, base = torch.stack(rows[:count]), rows[count] if len(rows) > count else None
+        count, size = len(self._inputs), chunk[0].numel()
+        values = torch.empty((count, size), dtype=torch.float64)
+        for row, value in zip(chunk, values, strict=False):
+            value.copy_(row)
+        base = chunk[count].double() if len(chunk) > count else None
         result = method.combine(values, base, opened.weights, opened.survey, place)
-        if result.shape != values.shape[1:] or result.dtype != torch.float64:
+        if result.shape != (size,) or result.dtype != torch.float64:
             raise MergeError(f"merge method {method.name} returned {result.dtype} {result.shape}")
-        if bool(torch.isnan(result).any()):
+        if math.isnan(peak_of(result)):
             raise MergeError(
                 f"merge method {method.name} made a NaN in {shown(place.tensor.name)} out of "
                 "finite numbers",

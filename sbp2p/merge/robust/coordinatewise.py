@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 MAJORITY: Final = Bound("n >= 2f + 1", lambda f: 2 * f + 1)
 """More honest inputs than hostile ones."""
 
-_BETA: Final = "0.25"
-"""Trimmed at each end unless told otherwise: a quarter hostile is what most papers test with."""
-
 
 class _Ordered(ElementwiseMethod):
     """Reads its result off the values in order, f of which may be hostile."""
+
+    by_rows = True
 
     def survey(self, group: Group) -> object:
         """Return f; raises MergeError when there are too few inputs for it."""
@@ -95,7 +94,8 @@ class TrimmedMean(_Ordered):
 
     Args:
         f: how many to leave out at each end.
-        beta: instead, which share of the inputs, rounded down; 0.25 unless `f` is given.
+        beta: instead, which share of the inputs, rounded down. If neither is given, a quarter, as
+            most papers test with, but at least one of three.
     """
 
     name = "trimmed-mean"
@@ -108,10 +108,11 @@ class TrimmedMean(_Ordered):
     bound = MAJORITY
 
     def __init__(self, f: int | str | None = None, beta: Share | None = None) -> None:
-        chosen = _BETA if f is None and beta is None else beta
-        self.hostile = Hostile.parse(f, chosen, "beta")
+        self.hostile = Hostile.parse(f, beta, "beta")
 
     def _hostile_among(self, count: int) -> int:
+        if self.hostile.count(count) is None:
+            return max(count // 4, min(1, (count - 1) // 2))
         f = self.hostile.among(count, self.bound, self.name)
         if self.hostile.share and not f:
             raise MergeError(
