@@ -362,6 +362,9 @@ class NamespaceConfig:
     """Between two rounds whose versions are put under this node's name and into the DHT."""
     parallel_fetches: int = 8
     """Updates that are fetched at a time in one round."""
+    absent_rounds: int = 2
+    """A neighbour of which nothing came for so many rounds is waited for no more, until something
+    does: one that only listens would make every round last as long as it may."""
     size_factor: float = 4.0
     """An update with more bytes than so many times this node's own model, and 1 MiB, is refused."""
     update_bytes_max: int = 64 * 1024 * MIB

@@ -153,14 +153,13 @@ class Namespace:
         """Do something else from now on: for a peer if one is named, else for all others."""
         self._members.change_role(Role(role), None if peer is None else _peer_id(peer))
 
-    async def events(self) -> AsyncIterator[NamespaceEvent]:
-        """Yield what happens to members from now on: PeerJoined, PeerLeft, RoleChanged.
+    def events(self) -> trio.MemoryReceiveChannel[NamespaceEvent]:
+        """Return an async iterator of what happens to members from now on.
 
-        Ends when the namespace does, or when 1024 events wait unread.
+        PeerJoined, PeerLeft and RoleChanged, in order; closing it ends the subscription. It ends by
+        itself when the namespace does, or when 1024 events wait unread.
         """
-        with self._members.listen() as events:
-            async for event in events:
-                yield event
+        return self._members.listen()
 
     # -- messages ---------------------------------------------------------------------------------
 

@@ -17,6 +17,9 @@ What an update is weighted by hangs on the method: "mean" mixes by the topology'
 keep the mean of all models what it is; FedAvg and the outer optimisers count samples; methods that
 look for outliers count every model alike.
 
+Who was absent for `absent_rounds` rounds is not waited for, as if it had just joined, until an
+update of it comes.
+
 Error cases: what a peer does is named in `RoundResult.rejected`, never raised. A merge that cannot
 be done with what is there (`MergeError`) leaves the model as it was, and says why in the result.
 """
@@ -24,6 +27,7 @@ be done with what is there (`MergeError`) leaves the model as it was, and says w
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +67,8 @@ if TYPE_CHECKING:
 
 _JUMP_MAX: Final = 10_000
 """Rounds that this node goes forward at once, because others say that they are there."""
+DIVERGED_POINTS: Final = 10
+"""Penalty for a model that is not finite: it may be no more than a learning rate."""
 _MIXING: Final = frozenset({"mean"})
 _BY_SAMPLES: Final = frozenset(
     {"fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedprox", "diloco"}
@@ -112,6 +118,8 @@ class Training:
         self._turn = trio.Lock()
         self._announced_at = trio.current_time()
         self._announced: Cid | None = None
+        self._absent: Counter[PeerId] = Counter()
+        """For how many rounds nothing has come of a neighbour."""
         self._places = trio.Semaphore(host.config.parallel_fetches)
 
     @property
@@ -199,6 +207,7 @@ class Training:
             gathered = _Gathered({}, set())
             try:
                 close = await self._collect(number, settings, like.specs(), gathered)
+                self._count_absent(close)
                 rejected = self._rejected(close)
                 weights = self._weights(close, own, samples, weighting)
                 merged, reason = await self._compute(close, own, weights, gathered, method)
@@ -260,7 +269,12 @@ class Training:
     ) -> Close:
         """Fetch what the machine wants until it closes the round."""
         present = set(self._members.senders())
-        self.rounds.begin(number, self.neighbours(number), trio.current_time(), settings)
+        neighbours = self.neighbours(number)
+        most, now = self._host.config.absent_rounds, trio.current_time()
+        absent = [peer for peer in neighbours if self._absent[peer] >= most]
+        self.rounds.begin(number, set(neighbours) - set(absent), now, settings)
+        for peer in absent:
+            self.rounds.peer_joined(peer, now)
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -318,6 +332,15 @@ class Training:
             gathered.bytes_received += model.bytes_received
             self.rounds.fetched(peer, cid, trio.current_time())
         self._members.changed.unpark_all()
+
+    def _count_absent(self, close: Close) -> None:
+        for each in close.taken:
+            del self._absent[each.peer]
+        refused = {each.update.peer for each in close.refused}
+        for peer in set(close.missing) - refused:
+            self._absent[peer] += 1
+        for peer in set(self._absent) - set(self._members.senders()):
+            del self._absent[peer]
 
     # -- what came of it --------------------------------------------------------------------------
 
@@ -393,7 +416,7 @@ class Training:
         found = []
         for peer, reason in merged.rejected:
             if peer in cids:
-                self._host.swarm.penalize(peer, VIOLATION_POINTS, f"its model: {reason}")
+                self._host.swarm.penalize(peer, DIVERGED_POINTS, f"its model: {reason}")
             found.append(Rejection(peer, cids.get(peer), reason))
         return found
 

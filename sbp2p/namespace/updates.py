@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Final
 from sbp2p import observe
 from sbp2p.checkpoint.formats.layout import shown
 from sbp2p.checkpoint.reader import RawTensor
-from sbp2p.errors import CheckpointError, MergeError, NotFoundError, Sbp2pError, StoreError
+from sbp2p.errors import (
+    CheckpointError,
+    MergeError,
+    NotFoundError,
+    Sbp2pError,
+    StoreBusyError,
+    StoreError,
+)
 from sbp2p.exchange import Choice
 from sbp2p.exchange import Source as Asked
 from sbp2p.merge.compress.codec import Encoded, decode_update, get_codec
@@ -266,8 +273,8 @@ class Updates:
     def _remove(self, cid: Cid, path: Path) -> None:
         try:
             self._host.store.remove_version(cid, path, delete_files=True)
-        except NotFoundError:
-            return  # somebody else has removed it
+        except (NotFoundError, StoreBusyError):
+            return  # somebody else has removed it, or needs it now
         remove_folder(path)
 
     @property

@@ -16,7 +16,7 @@ from sbp2p.testing import VirtualNetwork, run_virtual
 from sbp2p_protocol.limits import NAMESPACE_DATA_MAX
 
 if TYPE_CHECKING:
-    from sbp2p.namespace import Namespace, NamespaceEvent
+    from sbp2p.namespace import Namespace
     from sbp2p.testing import VirtualNode
 
 ALONE = NodeConfig(dht=DhtConfig(enabled=False), discovery=DiscoveryConfig(enabled=False))
@@ -67,15 +67,10 @@ def test_two_that_ask_each_other_at_once_end_up_with_one_link() -> None:
 def test_events_tell_who_comes_who_goes_and_what_they_do() -> None:
     async def main(network: VirtualNetwork) -> None:
         one, other, third = await nodes(network, 3)
-        seen: list[NamespaceEvent] = []
 
-        async def watch(namespace: Namespace) -> None:
-            seen.extend([event async for event in namespace.events()])
-
-        async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        async with AsyncExitStack() as stack:
             here = await enter(stack, one)
-            nursery.start_soon(watch, here)
-            await trio.testing.wait_all_tasks_blocked()
+            events = here.events()
             async with AsyncExitStack() as inner:
                 there = await enter(inner, other, peers=[one.address])
                 await enter(inner, third, peers=[one.address], role="leech")
@@ -83,6 +78,7 @@ def test_events_tell_who_comes_who_goes_and_what_they_do() -> None:
                 there.change_role("seed", peer=one.peer_id)
                 await trio.sleep(1)
             await trio.sleep(1)
+        seen = [event async for event in events]
         assert set(seen[:2]) == {
             PeerJoined(other.peer_id, Role.PEER),
             PeerJoined(third.peer_id, Role.LEECH),

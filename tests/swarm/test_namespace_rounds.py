@@ -105,6 +105,25 @@ def test_a_straggler_does_not_hang_a_round() -> None:
     run_virtual(main)
 
 
+def test_a_member_that_only_listens_is_waited_for_twice() -> None:
+    async def main(network: VirtualNetwork) -> None:
+        async with open_swarm(network, 3) as namespaces:
+            models = [model(float(number)) for number in range(3)]
+            results = []
+            for _ in range(4):
+                results.append((await step(namespaces[:2], models[:2], deadline_s=5.0))[0])
+            assert [round(each.seconds) for each in results] == [5, 5, 0, 0]
+            assert results[3].missing == (namespaces[2].peer_id,)
+            await namespaces[2].publish(models[2])
+            await trio.sleep(1)
+            (result, _) = await step(namespaces[:2], models[:2], deadline_s=5.0)
+            assert len(result.merged) == 3
+            (result, _) = await step(namespaces[:2], models[:2], deadline_s=5.0)
+            assert result.timed_out
+
+    run_virtual(main)
+
+
 def test_what_comes_late_counts_for_less_in_the_next_round() -> None:
     async def main(network: VirtualNetwork) -> None:
         async with open_swarm(network, 3) as namespaces:
