@@ -26,8 +26,11 @@ from sbp2p.merge.dtypes import TORCH
 if TYPE_CHECKING:
     from sbp2p.merge.compress.codec import Codec
 
-_FEW: Final = 8
-"""Up to one in so many elements changed, bits take under a quarter of the bytes of integers."""
+_FEW: Final = {2: 0.75, 4: 0.125, 8: 0.0625}
+"""Up to which share of changed elements, by their bytes, bits are shorter than integers for all."""
+
+_SLICE: Final = 1024 * BLOCK
+"""Elements that are rounded together: what they need stays in the processor's cache."""
 
 
 class Int8(PackedCodec):
@@ -44,17 +47,23 @@ class Int8(PackedCodec):
         """Round the difference to the parent, or the values themselves."""
         if (packed := self._exact(subject)) is not None:
             return packed
-        base = subject.base()
-        numbers, scales = quantised(subject.wish - base)
+        count = subject.wish.numel()
+        numbers = torch.empty(count, dtype=torch.int8)
+        scales = torch.empty((count + BLOCK - 1) // BLOCK, dtype=torch.float32)
+        result = torch.empty(count, dtype=TORCH[subject.spec.dtype])
+        for start in range(0, count, _SLICE):
+            here = slice(start, start + _SLICE)
+            blocks = slice(start // BLOCK, (start + _SLICE) // BLOCK)
+            base = subject.base(here)
+            numbers[here], scales[blocks] = quantised(subject.wish[here] - base)
+            values = dequantised(numbers[here], scales[blocks], base.dtype)
+            result[here] = base + values if subject.parent is not None else values
         if not is_finite(scales):
             return None
-        values = dequantised(numbers, scales, base.dtype)
-        if subject.parent is not None:
-            values = base + values
         name = subject.spec.name
         parts = (raw(f"int8:{name}", numbers), raw(f"scale:{name}", scales))
         packing = "int8" if subject.parent is None else "int8-delta"
-        return subject.packed(packing, parts, values.to(TORCH[subject.spec.dtype]))
+        return subject.packed(packing, parts, result)
 
     def _exact(self, subject: Subject) -> Packed | None:
         """Pack the bits that changed if they are so few that they are shorter than bytes for all.
@@ -65,7 +74,8 @@ class Int8(PackedCodec):
             return None
         values = subject.wish.to(TORCH[subject.spec.dtype])
         # NaN differs from itself: what has one in the parent is counted as changed
-        if int((values != flat(subject.parent)).count_nonzero()) * _FEW > values.numel():
+        changed = int((values != flat(subject.parent)).count_nonzero())
+        if changed > _FEW[values.element_size()] * values.numel():
             return None
         result = like(subject.spec, values)
         whole = pack_whole(subject.spec, result, subject.parent, tries_planes=False)

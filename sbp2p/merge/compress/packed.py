@@ -89,11 +89,11 @@ class Subject:
     parent: RawTensor | None
     wish: torch.Tensor
 
-    def base(self) -> torch.Tensor:
+    def base(self, part: slice = slice(None)) -> torch.Tensor:
         """Return the parent's values in the working dtype; zeros without a parent."""
         if self.parent is None:
-            return torch.zeros_like(self.wish)
-        return flat(self.parent).to(self.wish.dtype)
+            return torch.zeros_like(self.wish[part])
+        return flat(self.parent)[part].to(self.wish.dtype)
 
     def packed(
         self, packing: str, parts: tuple[RawTensor, ...], result: torch.Tensor
