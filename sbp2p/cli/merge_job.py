@@ -13,6 +13,7 @@ from sbp2p.merge.files import FileSink
 from sbp2p.merge.files_layout import Plan, plan
 from sbp2p.merge.files_model import OpenModel, content_key
 from sbp2p.merge.plan import Model, make_plan
+from sbp2p.merge.policies import Policy
 from sbp2p.merge.tensors import Input
 
 if TYPE_CHECKING:
@@ -110,8 +111,10 @@ class Opened:
 
     @property
     def local(self) -> OpenModel | None:
-        """The model whose tensors are kept where others lack them, if they are to be."""
-        return self.models[0] if self._job.names == "keep-local" else None
+        """The first input, if something of the result is to be as it is there."""
+        rules = (policy for _, policy in self._job.policies.rules)
+        wanted = self._job.names == "keep-local" or Policy.LOCAL in rules
+        return self.models[0] if wanted else None
 
     def inputs(self) -> list[Input]:
         """Return what the engine takes, in the order in which the inputs were given."""

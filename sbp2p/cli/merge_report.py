@@ -116,6 +116,8 @@ def merged_fields(job: Job, outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 6),
         "digest": outcome.digest.hex(),
         "used": [{"input": label, "weight": str(weight)} for label, weight in report.used],
+        "dropped": list(report.dropped),
+        "kept": list(report.kept),
         "rejected": [
             {"input": label, "tensor": tensor, "reason": reason}
             for label, tensor, reason in rejected
@@ -140,6 +142,9 @@ def summary(outcome: Outcome) -> list[str]:
     lines.append(speed)
     lines += [f"  {share(weight):>7}  {printable(label)}" for label, weight in report.used]
     for each in (*outcome.left_out, *report.rejected):
-        where = f" in {printable(each.tensor)}" if each.tensor else ""
-        lines.append(f"  left out: {printable(each.label)}: {printable(each.reason)}{where}")
+        lines.append(f"  left out: {printable(each.label)}: {printable(each.reason)}")
+    if report.dropped:
+        lines.append(f"  {format_count(len(report.dropped), 'tensor')} not in all of them, dropped")
+    if report.kept:
+        lines.append(f"  {format_count(len(report.kept), 'tensor')} as in the first input")
     return [*lines, f"  digest {outcome.digest.hex()}"]

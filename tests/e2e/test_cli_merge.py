@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("torch")
-
-from sbp2p.merge.engine import merge
-from sbp2p.merge.tensors import FileSource, Input, MemorySink
 
 pytestmark = pytest.mark.e2e
 
@@ -84,14 +80,8 @@ def test_a_link_is_fetched_once_and_then_merged_from_here(
     publisher = Cli(tmp_path / "publisher")
     publisher.json("publish", a, "--name", "tiny")
     with publisher.start("seed", "--listen", LOOPBACK) as seeder:
-        address = seeder.wait_for("listening")["addresses"][0]
         link = seeder.wait_for("seeding")["link"]
         done = cli.json("merge", link, b, "--output", tmp_path / "out", "--publish", "merged")
-        named = f"sbp2p://{address.rpartition('/')[2]}/tiny?peer={address}"
-        stranger = Cli(tmp_path / "stranger")
-        refused = stranger.json("merge", named, b, "--output", tmp_path / "no", code=9)
-        assert "--trust-new" in refused.err
-        assert not (tmp_path / "no").exists()
     assert values_in(tmp_path / "out") == [2.0, 2.25, 2.0]
     # the seeder is gone, and nobody has to be asked
     again = cli.json("merge", link, b, "--output", tmp_path / "again").last
@@ -99,21 +89,17 @@ def test_a_link_is_fetched_once_and_then_merged_from_here(
     assert (cli.home / "inputs").is_dir()
 
 
-def test_what_was_killed_goes_on(cli: Cli, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_was_merged(cli: Cli, tmp_path: Path) -> None:
     names = [f"layer{number}" for number in range(60)]
-    models = [model(tmp_path / f"m{n}", [float(n)] * 100_000, names) for n in range(4)]
+    models = [model(tmp_path / f"m{n}", [float(n)] * 50_000, names) for n in range(4)]
     out = tmp_path / "out"
-    words = ["merge", *models, "--output", out, "--method", "median"]
-    with cli.start(*words) as running:
+    words = ["merge", *models, "--output", out, "--threads", "1"]
+    with cli.start(*words, "--method", "median") as running:
         running.wait_for("progress", done_bytes=1)
-        killed = running.interrupt(signal.SIGKILL).code == -signal.SIGKILL
-    if killed:
+        ended = running.interrupt()
+    if ended.code:  # it may have been quicker
+        assert ended.code == 130
+        assert "interrupted" in ended.err
         assert not out.exists()
-        assert cli.json(*words).last["resumed_tensors"] > 0
-    sources = [FileSource(path) for path in models]
-    inputs = [Input(each, "", bytes([n]) * 32) for n, each in enumerate(sources)]
-    merge(inputs, "median", sink=(sink := MemorySink()), threads=1)
-    for source in sources:
-        source.close()
-    with TensorReader(out) as reader:
-        assert all(reader.read(name).data == sink.tensors[name].data for name in names)
+        assert cli.json(*words, "--method", "median").last["resumed_tensors"] > 0
+    assert values_in(out, "layer59") == [1.5] * 50_000

@@ -129,6 +129,21 @@ def test_an_input_with_a_nan_is_left_out_and_named(
     assert f"left out: {bad}" in text
 
 
+def test_names_that_differ(merge: Merge, pair: tuple[Path, Path], tmp_path: Path) -> None:
+    a, _ = pair
+    other = model(tmp_path / "other", [5.0, 4.0, 4.0], ["head", "tail"])
+    common = merge(a, other, output=str(tmp_path / "common"), names="intersection").last
+    assert common["dropped"] == ["embed", "tail"]
+    assert values_in(tmp_path / "common", "head") == [3.0, 3.0, 0.0]
+    local = merge(a, other, output=str(tmp_path / "local"), names="keep-local").last
+    assert local["kept"] == ["embed"]
+    assert values_in(tmp_path / "local", "embed") == [1.0, 2.0, -4.0]
+    said = merge(*pair, output=str(tmp_path / "own"), policies=["emb*=local"], json=False).out
+    assert "1/2" in said
+    assert values_in(tmp_path / "own", "embed") == [1.0, 2.0, -4.0]
+    assert values_in(tmp_path / "own", "head") == [2.0, 2.25, 2.0]
+
+
 @pytest.mark.parametrize(
     ("more", "options", "code", "said"),
     [
