@@ -109,9 +109,9 @@ def test_a_member_that_only_listens_is_waited_for_twice() -> None:
     async def main(network: VirtualNetwork) -> None:
         async with open_swarm(network, 3) as namespaces:
             models = [model(float(number)) for number in range(3)]
-            results = []
-            for _ in range(4):
-                results.append((await step(namespaces[:2], models[:2], deadline_s=5.0))[0])
+            results = [
+                (await step(namespaces[:2], models[:2], deadline_s=5.0))[0] for _ in range(4)
+            ]
             assert [round(each.seconds) for each in results] == [5, 5, 0, 0]
             assert results[3].missing == (namespaces[2].peer_id,)
             await namespaces[2].publish(models[2])
