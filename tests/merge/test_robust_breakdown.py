@@ -7,7 +7,7 @@ from math import inf, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sbp2p.errors import MergeError
@@ -162,6 +162,7 @@ def test_krum_is_near_some_honest_model(
 
 @few
 @given(crowd=crowds(7, 3))
+@example(([[0.0, 0.0]] * 4, [], [[0.0, 0.0]] * 5 + [[0.0, 1.0], [0.0, 2000001.0]]))
 def test_the_geometric_median_is_within_its_bound(
     crowd: tuple[list[Model], list[Model], list[Model]],
 ) -> None:
@@ -298,6 +299,32 @@ def test_a_trimmed_mean_that_trims_nobody_is_an_error() -> None:
     ):
         merged(get("trimmed-mean", beta=0.2), [[0.0]] * 4)
     assert merged(get("trimmed-mean", beta=0), [[0.0], [1.0]]) == [Fraction(1, 2)]
+
+
+@pytest.mark.parametrize(("count", "trimmed"), [(1, 0), (2, 0), (3, 1), (7, 1), (8, 2), (40, 10)])
+def test_a_trimmed_mean_trims_a_quarter_by_default(count: int, trimmed: int) -> None:
+    models = [[0.0]] * (count - trimmed) + [[1000.0]] * trimmed
+    assert merged(get("trimmed-mean"), models) == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("krum", {"f": 1}, {"f": "1"}),
+        ("multi-krum", {"share": 0.2, "m": 3}, {"share": "1/5", "m": "3"}),
+        ("trimmed-mean", {"beta": 0.2}, {"beta": "0.2"}),
+        ("geometric-median", {"smoothing": 0.001}, {"smoothing": "1e-3", "weighted": "False"}),
+        ("centered-clipping", {"tau": 0.5, "iterations": 2}, {"tau": "0.5", "iterations": "2"}),
+        ("bucketing", {"of": "krum", "f": 1, "s": 1}, {"of": "krum", "f": "1", "s": "1"}),
+    ],
+)
+def test_options_may_be_text(
+    name: str, options: dict[str, object], text: dict[str, object]
+) -> None:
+    honest, base = scene()
+    models = [*(honest[:5] + 0.5).tolist(), *honest.tolist()]
+    numbers = merged(get(name, **options), models, base.tolist())
+    assert numbers == merged(get(name, **text), models, base.tolist())
 
 
 @pytest.mark.parametrize(

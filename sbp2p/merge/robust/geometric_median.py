@@ -9,10 +9,10 @@ computes the combination exactly.
 Inner products are taken about the coordinate-wise median, which is also where the iteration starts:
 a hostile model a trillion times farther off than the others costs them no digit, and no iteration.
 A distance counts as at least `smoothing` times the median distance from there, so that no weight is
-infinite when z falls on a model. There the iteration also crawls, so the model nearest to where it
-ended is tried: if the others' pulls on it do not outweigh its own weight, it is the geometric
-median, and the result bit for bit. A model that is infinitely far away (rule 4 of
-`geometry`) gets weight 0.
+infinite when z falls on a model. There the iteration also crawls, so the models nearest to where
+it begins and to where it ended are tried: if the others' pulls on one do not outweigh its own
+weight, it is the geometric median, and the result bit for bit. A model that is infinitely far away
+(rule 4 of `geometry`) gets weight 0.
 
 Only additions, multiplications, divisions and square roots of float64, and exactly rounded sums:
 the coefficients are the same bits on every peer.
@@ -74,24 +74,26 @@ def weiszfeld(
     """
     count = len(products)
     distances = [sqrt(products[i][i]) for i in range(count)]
-    typical = sorted(distances)[(count - 1) // 2] or max(distances)
+    if (here := _at_nearest(products, weights, distances)) is not None:
+        return here
+    typical = sorted(distances)[(count - 1) // 2] or min(d for d in distances if d)
     least = smoothing * typical
     point: list[float] = []
-    for _ in range(iterations if typical else 0):
+    for _ in range(iterations):
         pulls = [w / max(d, least) for w, d in zip(weights, distances, strict=True)]
         total_pull = fsum(pulls)
         before, point = point, [pull / total_pull for pull in pulls]
         if before and max(abs(a - b) for a, b in zip(before, point, strict=True)) < _SETTLED:
             break
         distances = distances_from(products, point)
-    nearest = min(range(count), key=lambda each: (distances[each], each))
-    here = _at_input(products, weights, nearest)
-    exact = [Fraction(each) for each in (here or point)]
-    return [each / sum(exact) for each in exact]
+    return _at_nearest(products, weights, distances) or _shares(point)
 
 
-def _at_input(products: Matrix, weights: Sequence[float], which: int) -> list[float] | None:
-    """Return the weights of the inputs that equal this one if it is the geometric median."""
+def _at_nearest(
+    products: Matrix, weights: Sequence[float], distances: Sequence[float]
+) -> list[Fraction] | None:
+    """Return the coefficients of the input with the least distance if it is the median."""
+    which = min(range(len(distances)), key=lambda each: (distances[each], each))
     row = products[which]
     squares = [products[i][i] - 2 * row[i] + row[which] for i in range(len(products))]
     equal = [w if square <= 0 else 0.0 for w, square in zip(weights, squares, strict=True)]
@@ -104,7 +106,13 @@ def _at_input(products: Matrix, weights: Sequence[float], which: int) -> list[fl
         for i in others
         for j in others
     )
-    return equal if pull <= fsum(equal) ** 2 * _EVEN else None
+    return _shares(equal) if pull <= fsum(equal) ** 2 * _EVEN else None
+
+
+def _shares(weights: Sequence[float]) -> list[Fraction]:
+    """Return weights as shares of their sum, exactly."""
+    exact = [Fraction(each) for each in weights]
+    return [each / sum(exact) for each in exact]
 
 
 @register
@@ -141,17 +149,14 @@ class GeometricMedian(LinearMethod):
         """Return the coefficients of the geometric median; their sum is 1."""
         products = inner_products(group, centre="median")
         near = [i for i in range(group.count) if isfinite(products[i][i])]
-        if not near:
+        weights = [float(group.weights[i]) if self._weighted else 1.0 for i in near]
+        if not any(weights):
             raise MergeError(
                 "the inputs are all too far apart for the range of float64",
                 hint="look at them: no model has weights of 1e144",
             )
-        found = weiszfeld(
-            [[products[i][j] for j in near] for i in near],
-            [float(group.weights[i]) if self._weighted else 1.0 for i in near],
-            self._smoothing,
-            self._iterations,
-        )
+        inner = [[products[i][j] for j in near] for i in near]
+        found = weiszfeld(inner, weights, self._smoothing, self._iterations)
         result = [Fraction()] * group.count
         for which, coefficient in zip(near, found, strict=True):
             result[which] = coefficient

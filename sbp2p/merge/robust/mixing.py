@@ -130,15 +130,18 @@ class Mixing:
         """Return which inputs each mean is of."""
         raise AssertionError("a mixing has sets")
 
+    def expected(self, group: Group) -> int | None:
+        """Return how many means may be hostile, or None if the method that follows decides."""
+        return self.hostile.count(group.count)
+
     def mixed(self, group: Group) -> tuple[MixedGroup, Method]:
         """Return the means, and the method that follows, told how many of them may be hostile."""
         means = MixedGroup(group, self.sets(group))
         method = copy(self.inner)
         method.name = f"{method.name} of {self.makes}"
         if isinstance(method, Tolerant):
-            f = self.hostile.count(group.count)
-            if f is not None:
-                method.hostile = Hostile(f=f)
+            f = self.expected(group)
+            method.hostile = method.hostile if f is None else Hostile(f=f)
         return means, method
 
 
@@ -153,10 +156,14 @@ class NearestNeighbours(Mixing):
         breakdown="that of the method that follows",
     )
 
+    def expected(self, group: Group) -> int:
+        """Return f; raises MergeError when it is too many."""
+        bound = self.inner.bound if isinstance(self.inner, Tolerant) else MAJORITY
+        return self.hostile.among(group.count, bound, self.inner.name)
+
     def sets(self, group: Group) -> Sets:
         """Return the neighbours of each input; raises MergeError when f is too many."""
-        bound = self.inner.bound if isinstance(self.inner, Tolerant) else MAJORITY
-        f = self.hostile.among(group.count, bound, self.inner.name)
+        f = self.expected(group)
         distances = squared_distances(group)
         return tuple(
             tuple(
