@@ -194,7 +194,7 @@ def test_make_targets_exist(path: Path) -> None:
 @cache
 def _words_of_the_code() -> frozenset[str]:
     words: set[str] = set()
-    for folder in ("sbp2p", "protocol", "keys", "tests", "benchmarks", "scripts"):
+    for folder in ("sbp2p", "protocol", "keys", "tests", "benchmarks", "scripts", "examples"):
         for suffix in ("py", "proto", "mjs", "json"):
             for path in (ROOT / folder).rglob(f"*.{suffix}"):
                 if "node_modules" not in path.parts and path != Path(__file__):

@@ -61,8 +61,9 @@ class Learner:
         using = get(settings.method, **settings.options)
         samples = recipe.steps * recipe.batch
         while namespace.round < recipe.rounds:
-            started = time.perf_counter()
+            started, paced = time.perf_counter(), trio.current_time() + settings.pace_s
             update, loss = await trio.to_thread.run_sync(self.train, namespace.round)
+            await trio.sleep_until(paced)
             trained = time.perf_counter()
             await namespace.publish(update, samples=samples)
             result = await namespace.merge(

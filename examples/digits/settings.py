@@ -25,6 +25,8 @@ class Settings:
             takes the model and the round from those that are there.
         newcomer: whether it comes when the others have begun.
         waits: whether it comes only when it is told to go on, with everything loaded.
+        pace_s: how long the training of a round takes at least, as if on an accelerator, which
+            leaves the processor to others.
         idle: whether it merges and publishes without any training.
         topology: who exchanges models with whom.
         method: how models are merged, with its options.
@@ -44,6 +46,7 @@ class Settings:
     wait_for: int = 0
     newcomer: bool = False
     waits: bool = False
+    pace_s: float = 0.0
     idle: bool = False
     topology: str = "full"
     method: str = "mean"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,22 @@ from examples.transformer.model import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.e2e
+
+
+def test_the_program_in_the_guide_merges_two_models() -> None:
+    text = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
+    programs = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(programs) == 1
+    paths = os.pathsep.join(str(ROOT / each) for each in ("", "protocol", "keys"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", programs[0]],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+        timeout=120,
+    )
+    assert done.stdout == "2 models merged: [[2.0, 2.0]]\n" * 2, done.stderr
 
 
 def test_digits_are_learned_in_a_ring_from_the_command_line() -> None:
