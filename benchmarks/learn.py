@@ -177,12 +177,15 @@ def main() -> int:
     """Run everything once for each seed; print the table and the claims."""
     made = parser(__doc__ or "")
     made.add_argument("--only", nargs="*", metavar="RUN", help="these runs, and `full`")
+    made.add_argument("--keep", action="store_true", help="leave other runs' curves in the report")
     args = made.parse_args()
     torch.set_num_threads(1)
     outcomes: Outcomes = {}
     ratios: dict[str, list[float]] = {}
     central: dict[str, list[float]] = {}
     curves: dict[str, Any] = {}
+    if args.keep and args.json is not None and args.json.exists():
+        curves = json.loads(args.json.read_text(encoding="utf-8"))["curves"]
     for seed in range(args.rounds or 1):
         recipe = Recipe(seed=seed, rounds=_QUICK_ROUNDS) if args.quick else Recipe(seed=seed)
         nodes = _QUICK_NODES if args.quick else Experiment().nodes
@@ -192,12 +195,14 @@ def main() -> int:
         for model in sorted({each.recipe.model for each in asked.values()}):
             found = centralised(replace(recipe, model=model), *load(seed), nodes)
             central.setdefault(model, []).append(found[-1])
-            curves.setdefault(f"centralised {model}", found)
+            if seed == 0:
+                curves[f"centralised {model}"] = found
         for name, experiment in asked.items():
             outcome = run(experiment)
             _told(name, outcome)
             outcomes.setdefault(name, []).append(outcome)
-            curves.setdefault(name, _curve(outcome))
+            if seed == 0:
+                curves[name] = _curve(outcome)
             if name in TOPOLOGIES:
                 ratios.setdefault(name, []).append(bytes_ratio(experiment, outcome))
             if args.json is not None:  # what there is, should this be stopped

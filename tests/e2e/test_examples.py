@@ -71,7 +71,7 @@ def test_nodes_that_lie_and_nodes_that_die_stop_nobody() -> None:
     assert not outcome.hung
     assert not outcome.died
     assert len(outcome.final) == 3  # two honest ones, and who took a dead one's place
-    assert outcome.accuracy > 80
+    assert min(value for name, value in outcome.final.items() if "again" not in name) > 80
     liar = next(event["peer"] for event in outcome.events["node-3"] if event["event"] == "ready")
     refused = {
         peer
