@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.merge.engine import merge
+from sbp2p.merge.policies import Policies, Policy
 from sbp2p.merge.tensors import Input, MemorySink
 from sbp2p_protocol.limits import MIB
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 _THREADS_FROM_BYTES: Final = 16 * MIB
 """With less, starting threads costs more than they save."""
+
+_POLICIES: Final = Policies(counters=Policy.MEDIAN, integers=Policy.MAJORITY)
+"""No member decides alone: not by a counter of 2^62, and not by an integer that differs, which by
+the engine's default would end everybody's round with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ def merge_shares(shares: Sequence[Share], method: Method, base: Source | None) -
         method,
         sink=sink,
         base=base,
+        policies=_POLICIES,
         threads=1 if size < _THREADS_FROM_BYTES else None,
     )
     return Merged(
