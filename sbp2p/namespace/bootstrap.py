@@ -60,7 +60,7 @@ async def bootstrap(
                     reasons[update.cid.digest] = str(error)
                 else:
                     training.base = tensors
-                    members.finished(update.round)
+                    members.finished(max(members.round, update.round))
                     return Bootstrapped(peer_id, update.cid, update.round)
     why = "; ".join(dict.fromkeys(reasons.values())) or "no member has published one"
     raise NotFoundError(

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sbp2p.node.values import Version
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.cid import Cid
-    from sbp2p_protocol.round_record import Option
 
     from .host import Host
     from .values import Contribution, Rejection
@@ -42,7 +41,7 @@ def record_of(
     namespace: str,
     author: PeerId,
     method: str,
-    options: Mapping[str, Option],
+    options: Mapping[str, object],
     topology: str,
     *,
     number: int,
@@ -67,7 +66,10 @@ def record_of(
         author=author,
         round=number,
         method=method,
-        options=options,
+        options={
+            name: value if isinstance(value, (str, int, float, bytes)) else str(value)
+            for name, value in options.items()
+        },
         topology=topology,
         contributions=merged,
         rejected=tuple(refused),

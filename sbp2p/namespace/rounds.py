@@ -37,6 +37,7 @@ from sbp2p.errors import ConfigError, MergeError, Sbp2pError
 from sbp2p.merge.tensors import MemorySource
 from sbp2p.roles import Role
 from sbp2p.swarm import VIOLATION_POINTS
+from sbp2p_protocol.limits import NAMESPACE_SAMPLES_MAX
 from sbp2p_protocol.round_weights import Weighting, weigh
 from sbp2p_protocol.rounds import Close, CloseReason, Wait
 from sbp2p_protocol.topology import full
@@ -91,7 +92,8 @@ def _first_base(method: Method) -> str:
 class _Gathered:
     """What a round has got so far."""
 
-    models: dict[PeerId, Model]
+    models: dict[Cid, Model]
+    """By manifest: a late update may come when a newer one of its peer is here already."""
     fetching: set[tuple[PeerId, bytes]]
     bytes_received: int = 0
 
@@ -156,8 +158,8 @@ class Training:
                 f"this node's role in the namespace is {role.value}: it does not publish",
                 hint="change its role to peer or seed",
             )
-        if samples < 1:
-            raise ValueError(f"{samples} samples: at least 1")
+        if not 1 <= samples <= NAMESPACE_SAMPLES_MAX:
+            raise ValueError(f"{samples} samples: from 1 to {NAMESPACE_SAMPLES_MAX}")
         number = self._next_round()
         own = await self._updates.publish(plugin, number, samples, self._members.joined)
         self._own = own
@@ -328,7 +330,7 @@ class Training:
         except Sbp2pError as error:
             self.rounds.failed(peer, cid, str(error))
         else:
-            gathered.models[peer] = model
+            gathered.models[cid] = model
             gathered.bytes_received += model.bytes_received
             self.rounds.fetched(peer, cid, trio.current_time())
         self._members.changed.unpark_all()
@@ -391,7 +393,7 @@ class Training:
 
         from .merging import Share, merge_shares
 
-        models = {each.peer: gathered.models[each.peer] for each in close.taken}
+        models = {each.peer: gathered.models[each.update.cid] for each in close.taken}
         if own is not None:
             models[self._host.peer_id] = own
         shares = [

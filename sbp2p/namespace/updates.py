@@ -67,7 +67,7 @@ _WHOLE_EVERY: Final = 8
 """Updates in a row that may be made from each other: who misses one can read none until then."""
 _FILE_BYTES: Final = 32 * MIB
 """Models from this size on are merged from their files, a piece at a time."""
-_SWARM_BYTES: Final = 4 * MIB
+_SWARM_BYTES: Final = 16 * MIB
 _SLACK_BYTES: Final = 1 * MIB
 """What an update may have beyond its bound in proportion: headers, and tiny models."""
 
@@ -232,6 +232,7 @@ class Updates:
             overwrite=True,
             pinned=False,
             learns=is_large,
+            in_order=not is_large,  # so the seed shows all of it, and holds back nothing for others
         )
         path, parent = folder / UPDATE_FILE, self._decoded.get(peer_id)
         tensors, is_parent = await self._host.calls.run_to_end(_read, path, own, parent, bytes_max)

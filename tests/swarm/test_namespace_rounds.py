@@ -9,9 +9,10 @@ import pytest
 import trio
 
 from sbp2p.errors import ConfigError
+from sbp2p.plugins.plugin import Snapshot
 from sbp2p.testing import VirtualNetwork, run_virtual
 from sbp2p_protocol.rounds import RoundSettings
-from tests.swarm.namespace_lab import bits_of, model, open_swarm, step, values_of
+from tests.swarm.namespace_lab import bits_of, floats, model, open_swarm, step, values_of
 
 if TYPE_CHECKING:
     from sbp2p.namespace import RoundResult
@@ -286,5 +287,24 @@ def test_a_method_that_needs_more_inputs_leaves_the_model_and_says_so() -> None:
             results = await step(namespaces, models, using="krum", options={"f": 1})
             assert all(each.merged == () and "krum" in each.reason for each in results)
             assert values_of(models[0]) == [0.0]
+
+    run_virtual(main)
+
+
+def test_a_model_of_many_blocks_takes_no_longer_than_its_bytes() -> None:
+    async def main(network: VirtualNetwork) -> None:
+        async with open_swarm(network, 3) as namespaces:
+            models = [
+                Snapshot(
+                    {
+                        f"t{each}": floats([number + each / 7] * 20_000, f"t{each}")
+                        for each in range(10)
+                    }
+                )
+                for number in range(3)
+            ]
+            results = await step(namespaces, models)
+            # a seed that holds blocks back, for peers to pass on, would take seconds
+            assert all(each.seconds < 1.5 and len(each.merged) == 3 for each in results)
 
     run_virtual(main)
