@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _LIMB: Final = 26
 """Bits of an integer per term: 26 and the 27 of half a float64 make 53."""
+_LONG_LIMB: Final = 29
+"""The same for whole values of up to 24 bits."""
 _LOW_HALF: Final = ~((1 << 27) - 1)
 _SURE: Final = 64.0
 """A carried sum so many times larger than all that remains can be is as good as final."""
@@ -61,7 +63,7 @@ def nearest_columns(
         (k,) float64 on the grid, and (k,) bool: which are proven; the others are not settled.
     """
     doubled = [2 * each for each in coefficients.numerators]
-    terms = torch.stack(list(_products(values, doubled)))
+    terms = torch.stack(list(products(values, doubled)))
     total = distill(terms)
     sign = torch.where(total < 0, -1.0, 1.0).to(torch.float64)
     terms.mul_(sign)
@@ -104,28 +106,34 @@ def _against(
     All is twice as large, as half of the smallest number would underflow.
     """
     x = torch.stack((guess, step))
-    middle = _products(x, [-2 * denominator, -denominator])
+    middle = products(x, [-2 * denominator, -denominator])
     return distill(torch.cat((terms, torch.stack(list(middle)))))
 
 
-def _products(values: torch.Tensor, integers: Sequence[int]) -> Iterator[torch.Tensor]:
-    """Yield rows that sum to sum_i integers[i] * values[i], each of them exact."""
+def products(
+    values: torch.Tensor, integers: Sequence[int], precision: int = 53
+) -> Iterator[torch.Tensor]:
+    """Yield rows that sum to sum_i integers[i] * values[i], each of them exact.
+
+    `precision` is the bits that the values have at most.
+    """
+    bits = _LIMB if precision > 53 - _LONG_LIMB else _LONG_LIMB
     for row, integer in zip(values, integers, strict=True):
         sign, size = (-1.0, -integer) if integer < 0 else (1.0, integer)
         trailing = (size & -size).bit_length() - 1
         if size == 1 << trailing:
             yield row * (sign * 2.0**trailing)
             continue
-        high = (row.view(torch.int64) & _LOW_HALF).view(torch.float64)
-        low = row - high
+        halves = [row]
+        if bits == _LIMB:
+            high = (row.view(torch.int64) & _LOW_HALF).view(torch.float64)
+            halves = [high, row - high]
         scale = sign
         while size:
-            limb = size & ((1 << _LIMB) - 1)
-            if limb:
-                yield high * (limb * scale)
-                yield low * (limb * scale)
-            size >>= _LIMB
-            scale *= 2.0**_LIMB
+            if limb := size & ((1 << bits) - 1):
+                yield from (half * (limb * scale) for half in halves)
+            size >>= bits
+            scale *= 2.0**bits
 
 
 def distill(terms: torch.Tensor) -> torch.Tensor:

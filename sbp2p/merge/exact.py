@@ -6,22 +6,29 @@ even. So whatever computes it, in whatever order, gives the same bits. Each stag
 those before could not prove:
 
 1. *plain*: the numerators' sum N = sum K_i x_i in float64, when it provably has no rounding at
-   all: every term is a multiple of one quantum, which the smallest magnitude in the chunk tells,
-   and all of them together are below 2**53 of it. Models' weights nearly always are like that. For
-   D = 2**j, N 2**-j is the real sum, and rounding it once is all. Else N / D is rounded twice, once
-   a little down and once a little up; where that differs, N is compared with D times the midpoint.
+   all: every term is a multiple of one quantum q, which the smallest magnitude in the chunk tells,
+   and all of them together are below 2**53 q. Models' weights nearly always are like that. Then
+   N / D is rounded to float64, and that to the output dtype.
 2. *fast*: the sum r in float64 (float32 for 16-bit dtypes) with an error bound e, from the largest
    magnitude of each input in the chunk. When r - e and r + e round to the same number, so does the
    real sum (Ziv's test).
 3. *narrow*: as 1, for single elements that 2 has not proven. Mostly exact ties, which no error
    bound can decide: with two inputs, they are a quarter of all elements.
-4. *wide*: `distill`, for cancellation, wide ranges of magnitude, and all of float64.
+4. *wide*: sums in pairs of float64 (`pairs`), and for what cancels even more, `distill`. All of
+   float64 comes here.
 5. *rational*: Python's fractions, for what float64 cannot hold as a term.
 
 Bounds. With u = 2**-53 and S = sum |c_i| max |x_i|, each of n coefficients, products and additions
 is off by a factor 1 + d, |d| <= u: |r - sum| <= ((1 + u)**(n + 2) - 1) S < (n + 3) u S, whether or
 not multiply and add are fused. Adding e to r costs u (|r| + e) <= 2 u S more. What underflows is
 below 2**-1074 for each term, and far below 2**-1000. The same with u = 2**-24 and 2**-149.
+
+Rounding N / D twice is harmless. For D = 2**j the first time does nothing. Else let m be a midpoint
+of two neighbours of the output dtype, of precision p, with half their distance h. N is a multiple
+of q and m D one of h, so if N / D is not m itself it is at least min(q, h) / D away. That is more
+than the half ulp, 2**-53 |N / D| at most, that the first rounding may move it: q / D is when all
+terms together are below 2**52 q, and h / D when D < 2**(52 - p), as |N / D| < 2**(p + 1) h. So the
+first rounding neither reaches nor crosses m, and where N / D is m, it is exact.
 
 The sign of a zero: that of the real sum when it is not zero; of nothing but negative zeros it is
 negative; of other zeros, positive: what IEEE 754 would give if it could add exactly.
@@ -62,9 +69,6 @@ class LinearSum:
         self._given = given = coefficients.without_zeros()
         self._precision = max((sources[i].precision for i in self._used), default=1)
         self._settlement = Settlement(given, self._precision, target)
-        self._plain = self._settlement.narrow and (
-            self._settlement.dyadic or self._settlement.comparable
-        )
         sizes = given.approximate
         self._single = (
             sizes is not None
@@ -110,7 +114,7 @@ class LinearSum:
 
     def _is_plain(self, extents: Sequence[Extent]) -> bool:
         """Return whether float64 adds the numerators' terms without rounding, in any order."""
-        if not self._plain:
+        if not self._settlement.plain:
             return False
         low = min((each.low for each in extents), default=math.inf)
         if low == math.inf:
@@ -118,12 +122,12 @@ class LinearSum:
         weighted = zip(self._given.numerators, extents, strict=True)
         span = sum(abs(k) * each.peak for k, each in weighted) * CEIL
         exponent = math.frexp(low)[1] - self._precision  # of the quantum
-        return span <= math.ldexp(1.0, 53 + exponent)
+        return span <= math.ldexp(1.0, self._settlement.room + exponent)
 
     def _add(self, rows: Sequence[torch.Tensor], out: torch.Tensor, space: Workspace) -> None:
         """Add exactly, divide, and round once."""
         size = out.numel()
-        total, other, third = (each[:size] for each in space.double)
+        total, other = (each[:size] for each in space.double)
         if not rows:
             out.zero_()
             return
@@ -132,18 +136,7 @@ class LinearSum:
             total.mul_(first)
         for row, factor in zip(rows[1:], self._given.numerators[1:], strict=True):
             total.add_(other.copy_(row), alpha=factor)
-        if self._settlement.dyadic:
-            store(total.mul_(self._settlement.unit), self._target, out)
-            return
-        ratio = torch.div(total, self._given.denominator, out=other)
-        high = space.bytes[: size * out.dtype.itemsize].view(out.dtype)
-        store(torch.mul(ratio, 1.0 + 2.0**-50, out=third), self._target, high)
-        store(torch.mul(ratio, 1.0 - 2.0**-50, out=third), self._target, out)
-        which = _differing(out, high, space)
-        if which.numel():
-            settled = torch.empty(which.numel(), dtype=out.dtype)
-            store(self._settlement.compared(total[which]), self._target, settled)
-            out[which] = settled
+        store(self._settlement.divide(total), self._target, out)
 
     # -- stage 2 ----------------------------------------------------------------------------------
 
@@ -162,7 +155,7 @@ class LinearSum:
             total, other = (each[:size] for each in space.single)
             bound = ((len(sizes) + 8) * 2.0**-24 * span + 2.0**-140) * CEIL
         else:
-            total, other, _ = (each[:size] for each in space.double)
+            total, other = (each[:size] for each in space.double)
             bound = ((len(sizes) + 6) * 2.0**-53 * span + 2.0**-1000) * CEIL
         total.copy_(rows[0]).mul_(sizes[0])
         for row, factor in zip(rows[1:], sizes[1:], strict=True):

@@ -32,7 +32,7 @@ class Workspace:
     """What one thread computes in, for chunks of up to CHUNK elements."""
 
     def __init__(self) -> None:
-        self.double = tuple(torch.empty(CHUNK, dtype=torch.float64) for _ in range(3))
+        self.double = tuple(torch.empty(CHUNK, dtype=torch.float64) for _ in range(2))
         self.single = tuple(torch.empty(CHUNK, dtype=torch.float32) for _ in range(2))
         self.bytes = torch.empty(CHUNK * 8, dtype=torch.uint8)
         self.flags = torch.zeros(CHUNK, dtype=torch.bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ import torch
 
 from sbp2p.merge import distill
 from sbp2p.merge.method import CHUNK
+from sbp2p.merge.pairs import round_pairs
 from sbp2p.merge.rounding import nearest, on_grid, store
 
 if TYPE_CHECKING:
@@ -33,14 +33,15 @@ class Settlement:
         self._precision = precision
         self._target = target
         widest = max((each.bit_length() for each in given.numerators), default=0)
-        self.narrow = widest + precision <= 53
-        """Whether a numerator times an input is exact in float64."""
         shift = given.shift
-        self.dyadic = shift is not None and shift < 400
-        """Whether a total divides without rounding: by multiplying it with `unit`."""
-        self.unit = 2.0**-shift if shift is not None and self.dyadic else math.nan
-        self.comparable = given.denominator < 1 << 28 and target.precision <= 24
-        """Whether the denominator times a midpoint is."""
+        dyadic = shift is not None and shift < 400
+        limit = 53 if target.precision == 53 else 52 - target.precision
+        divides = dyadic or given.denominator < 1 << limit
+        self.plain = divides and widest + precision <= 53
+        """Whether exact sums of numerators times inputs, below 2**`room` quanta, can be divided
+        and rounded: a numerator times an input is exact in float64, and the denominator is small
+        enough for the second of two roundings to be harmless (see `exact`)."""
+        self.room = 53 if dyadic else 52
 
     def settle(
         self,
@@ -66,44 +67,44 @@ class Settlement:
             store(result, self._target, rounded)
             out[part] = rounded
 
+    def divide(self, total: torch.Tensor) -> torch.Tensor:
+        """Divide by the denominator, in place."""
+        shift = self._given.shift
+        if shift is not None:
+            return total.mul_(2.0**-shift)
+        return total.div_(float(self._given.denominator))
+
     def _narrow(self, values: torch.Tensor, peaks: Sequence[float]) -> torch.Tensor:
         """Return each column's result on the target's grid, NaN where float64 does not prove it."""
         given = self._given
         unknown = torch.full((values.shape[1],), torch.nan, dtype=torch.float64)
-        if not self.narrow or not (self.dyadic or self.comparable):
+        if not self.plain:
             return unknown
         numerators = torch.tensor([float(k) for k in given.numerators], dtype=torch.float64)
         span = sum(abs(k) * peak for k, peak in zip(given.numerators, peaks, strict=True)) * CEIL
         # x is a multiple of 2**(1 - precision) of its binade, so of more than |x| 2**-precision
-        exact = _smallest(values) >= span * 2.0 ** (self._precision - 53)
+        exact = _smallest(values) >= span * 2.0 ** (self._precision - self.room)
         total = (values * numerators.unsqueeze(1)).sum(0)
         zero = total == 0
         if bool(zero.any()):
             negative = distill.negative_zeros(values[:, zero], given)
             total[zero] = torch.where(negative, -0.0, torch.zeros_like(total[zero]))
-        result = on_grid(total * self.unit, self._target) if self.dyadic else self.compared(total)
-        return torch.where(exact, result, unknown)
-
-    def compared(self, total: torch.Tensor) -> torch.Tensor:
-        """Return what total / D rounds to, on the target's grid, for exact totals below 2**900."""
-        denominator = float(self._given.denominator)
-        ratio = total / denominator
-        slack = ratio.abs() * 2.0**-50
-        low, high = on_grid(ratio - slack, self._target), on_grid(ratio + slack, self._target)
-        middle = (low + high) * 0.5
-        side = total - middle * denominator
-        tie = on_grid(middle, self._target)
-        result = torch.where(side > 0, high, torch.where(side < 0, low, tie))
-        return result.copysign_(total)
+        return torch.where(exact, on_grid(self.divide(total), self._target), unknown)
 
     def _wide(self, values: torch.Tensor, peak: float) -> torch.Tensor:
         """Return each column's result on the target's grid."""
-        if distill.fits(peak, self._given):
-            result, settled = distill.nearest_columns(values, self._given, self._target)
-        else:
+        given, target = self._given, self._target
+        if not distill.fits(peak, given):
             result = torch.zeros(values.shape[1], dtype=torch.float64)
-            settled = torch.zeros(values.shape[1], dtype=torch.bool)
-        for column in (~settled).nonzero().view(-1).tolist():
+            left = torch.arange(values.shape[1])
+        else:
+            terms = list(distill.products(values, given.numerators, self._precision))
+            result, proven = round_pairs(terms, given, target)
+            left = (~proven).nonzero().view(-1)
+            if left.numel():
+                result[left], settled = distill.nearest_columns(values[:, left], given, target)
+                left = left[~settled]
+        for column in left.tolist():
             result[column] = self._rational(values[:, column].tolist())
         return result
 
