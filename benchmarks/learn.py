@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ from examples.digits.model import make
 from examples.digits.training import Recipe, centralised
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
 MEAN: Final = "mean"
@@ -173,6 +174,49 @@ def _curve(outcome: Outcome) -> dict[str, Any]:
     return {"rounds": rows, "final": outcome.final, "seconds": outcome.seconds}
 
 
+@dataclass(slots=True)
+class _Found:
+    """What the runs have brought so far."""
+
+    outcomes: Outcomes = field(default_factory=dict)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    central: dict[str, list[float]] = field(default_factory=dict)
+    curves: dict[str, Any] = field(default_factory=dict)
+    """Of the first seed, as the report has them."""
+
+    def train_centrally(self, recipe: Recipe, nodes: int) -> None:
+        """Add centralised training."""
+        found = centralised(recipe, *load(recipe.seed), nodes)
+        self.central.setdefault(recipe.model, []).append(found[-1])
+        if recipe.seed == 0:
+            self.curves[f"centralised {recipe.model}"] = found
+
+    def run(self, name: str, experiment: Experiment) -> None:
+        """Run an experiment and add what came of it."""
+        outcome = run(experiment)
+        _told(name, outcome)
+        self.outcomes.setdefault(name, []).append(outcome)
+        if experiment.recipe.seed == 0:
+            self.curves[name] = _curve(outcome)
+        if name in TOPOLOGIES:
+            self.ratios.setdefault(name, []).append(bytes_ratio(experiment, outcome))
+
+    def claims(self) -> list[Claim]:
+        """Return the claims: accuracies by their median over the seeds, ratios by the least."""
+        central = {model: median(found) for model, found in self.central.items()}
+        ratios = {name: min(found) for name, found in self.ratios.items()}
+        return claims_of(self.outcomes, central, ratios)
+
+
+def _asked(args: argparse.Namespace, seed: int) -> dict[str, Experiment]:
+    recipe = Recipe(seed=seed, rounds=_QUICK_ROUNDS) if args.quick else Recipe(seed=seed)
+    nodes = _QUICK_NODES if args.quick else Experiment().nodes
+    asked = experiments(recipe, nodes, quick=args.quick)
+    if args.only:
+        asked = {name: each for name, each in asked.items() if name in ("full", *args.only)}
+    return asked
+
+
 def main() -> int:
     """Run everything once for each seed; print the table and the claims."""
     made = parser(__doc__ or "")
@@ -180,42 +224,22 @@ def main() -> int:
     made.add_argument("--keep", action="store_true", help="leave other runs' curves in the report")
     args = made.parse_args()
     torch.set_num_threads(1)
-    outcomes: Outcomes = {}
-    ratios: dict[str, list[float]] = {}
-    central: dict[str, list[float]] = {}
-    curves: dict[str, Any] = {}
+    found = _Found()
     if args.keep and args.json is not None and args.json.exists():
-        curves = json.loads(args.json.read_text(encoding="utf-8"))["curves"]
+        found.curves = json.loads(args.json.read_text(encoding="utf-8"))["curves"]
     for seed in range(args.rounds or 1):
-        recipe = Recipe(seed=seed, rounds=_QUICK_ROUNDS) if args.quick else Recipe(seed=seed)
-        nodes = _QUICK_NODES if args.quick else Experiment().nodes
-        asked = experiments(recipe, nodes, quick=args.quick)
-        if args.only:
-            asked = {name: each for name, each in asked.items() if name in ("full", *args.only)}
-        for model in sorted({each.recipe.model for each in asked.values()}):
-            found = centralised(replace(recipe, model=model), *load(seed), nodes)
-            central.setdefault(model, []).append(found[-1])
-            if seed == 0:
-                curves[f"centralised {model}"] = found
+        asked = _asked(args, seed)
+        recipes = {each.recipe.model: each.recipe for each in asked.values()}
+        for recipe in recipes.values():
+            found.train_centrally(recipe, asked["full"].nodes)
         for name, experiment in asked.items():
-            outcome = run(experiment)
-            _told(name, outcome)
-            outcomes.setdefault(name, []).append(outcome)
-            if seed == 0:
-                curves[name] = _curve(outcome)
-            if name in TOPOLOGIES:
-                ratios.setdefault(name, []).append(bytes_ratio(experiment, outcome))
+            found.run(name, experiment)
             if args.json is not None:  # what there is, should this be stopped
-                args.json.write_text(json.dumps({"curves": curves}), encoding="utf-8")
-    claims = claims_of(
-        outcomes,
-        {model: median(found) for model, found in central.items()},
-        {name: min(found) for name, found in ratios.items()},
-    )
-    extra = {"curves": curves, "centralised": central}
-    samples = {name: [_sample(each) for each in rows] for name, rows in outcomes.items()}
+                args.json.write_text(json.dumps({"curves": found.curves}), encoding="utf-8")
+    samples = {name: [_sample(each) for each in rows] for name, rows in found.outcomes.items()}
     print_table(samples, gigabytes=None)
-    return report(claims, samples, json_path=args.json, extra=extra)
+    extra = {"curves": found.curves, "centralised": found.central}
+    return report(found.claims(), samples, json_path=args.json, extra=extra)
 
 
 if __name__ == "__main__":

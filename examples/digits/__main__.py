@@ -86,4 +86,7 @@ def _print_all(outcome: Outcome, central: float | None, every_step: float) -> No
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # the children have ended
+        sys.exit(130)
