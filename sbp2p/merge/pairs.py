@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from sbp2p.merge.distill import distill
 from sbp2p.merge.rounding import on_grid
 
 if TYPE_CHECKING:
@@ -56,7 +57,12 @@ def round_pairs(
         down, up = high + (low - slack), high + (low + slack)
         # the denominator is a power of two: adding both halves of an exact sum rounds it once
         plain = (total + error) * (1.0 / denominator)
-        return torch.where(exact, plain, down), safe & ((down == up) | exact)
+        result, proven = torch.where(exact, plain, down), (down == up) | exact
+        left = ((lost == 0) & safe & ~proven).nonzero().view(-1)
+        if left.numel() and coefficients.denominator < 1 << 53:
+            halves = (total[left], error[left])
+            result[left], proven[left] = _nearer(*halves, denominator, down[left], up[left])
+        return result, safe & proven
     safe &= slack < high.abs() * 2.0**-52  # so that the candidates are one of these two
     wiggle = high.abs() * 2.0**-51
     down, up = on_grid(high - wiggle, target), on_grid(high + wiggle, target)
@@ -67,6 +73,23 @@ def round_pairs(
     tie = exact & (error == 0)
     result = torch.where(tie, on_grid(total * (1.0 / denominator), target), result)
     return result.copysign_(high), safe & (proven | tie)
+
+
+def _nearer(
+    total: torch.Tensor,
+    error: torch.Tensor,
+    denominator: float,
+    down: torch.Tensor,
+    up: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which of two float64 neighbours is nearer to an exact sum divided; and if they are."""
+    terms = [total * 2.0, error * 2.0]
+    for each in (down, up):
+        terms += [-part for part in _multiply(each, denominator)]
+    side = distill(torch.stack(terms))
+    even = torch.where((down.view(torch.int64) & 1) == 0, down, up)
+    result = torch.where(side > 0, up, torch.where(side < 0, down, even))
+    return result, (up.view(torch.int64) - down.view(torch.int64)).abs() == 1
 
 
 def _add(

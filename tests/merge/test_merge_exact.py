@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbp2p.merge.coefficients import Coefficients
-from sbp2p.merge.distill import distill
+from sbp2p.merge.distill import distill, nearest_columns
 from sbp2p.merge.dtypes import FLOATS, view
 from sbp2p.merge.exact import LinearSum
 from sbp2p.merge.extent import Workspace
@@ -114,3 +114,34 @@ def test_distilled_sums_have_every_leading_bit_right(rows: list[list[float]]) ->
         )
         assert (got > 0) == (right > 0)
         assert (got < 0) == (right < 0)
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F32", "BF16", "F16", "F8_E4M3"])
+@pytest.mark.parametrize(
+    "coefficients",
+    [
+        [Fraction(1, 2)] * 2,
+        [Fraction(1, 3)] * 3,
+        [Fraction(1, 7)] * 7,
+        [Fraction(k, 36_000) for k in range(1000, 9000, 1000)],
+        [Fraction(1, 1 << 27 | 1), Fraction(5, 3)],
+        [0.1, 0.2, 0.3, 0.4],
+        [Fraction(-1, 3), Fraction(4, 3)],
+    ],
+)
+def test_quick_stages_agree_with_exact_signs(
+    dtype: str, coefficients: Sequence[Fraction | float]
+) -> None:
+    form = FLOATS[dtype]
+    generator = torch.Generator().manual_seed(len(coefficients))
+    common = torch.randn(3000, generator=generator, dtype=torch.float64)
+    noise = torch.randn(len(coefficients), 3000, generator=generator, dtype=torch.float64)
+    values = (common + noise * 0.05).to(form.torch).double()
+    exact = Coefficients.of(coefficients)
+    right, settled = nearest_columns(values, exact, form)
+    assert settled.all()
+    rows = [row.to(torch.float32 if form.bytes == 1 else form.torch) for row in values]
+    out = torch.empty(3000, dtype=form.torch)
+    extents = [SPACE.extent(row) for row in rows]
+    LinearSum(exact, [form] * len(rows), form).compute(rows, extents, out, SPACE)
+    assert torch.equal(out.double(), right)
