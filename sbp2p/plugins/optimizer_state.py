@@ -123,6 +123,11 @@ class OptimizerState:
                 f"{tuple(parameter.shape)}",
                 hint="every peer has to build its model alike, and use the same optimizer",
             )
+        if key == _STEP and (tensor.shape or tensor.dtype not in ("I64", "F64")):
+            raise MergeError(
+                f"{shown(full)} is {tensor.dtype} of shape {tensor.shape}, and no count of steps",
+                hint="whoever made it is at fault",
+            )
         value = tensor_of(tensor)
         if key != _STEP:
             return value.to(device=parameter.device, copy=True)
@@ -139,8 +144,7 @@ def _slot(full: str, state: dict[str, Any], key: str) -> Slot | None:
             return None
         case torch.Tensor():
             check_shareable(full, value)
-            is_count = key == _STEP and value.numel() == 1 and value.item() == int(value.item())
-            return NumberSlot(state, key) if is_count else TensorSlot(value)
+            return NumberSlot(state, key) if key == _STEP else TensorSlot(value)
         case int() | float():
             return NumberSlot(state, key)
     raise MergeError(

@@ -34,7 +34,7 @@ from sbp2p.checkpoint.reader import RawTensor
 from sbp2p.errors import MergeError
 
 from .numpy_arrays import array_of, check_array, raw_of, spec_of
-from .plugin import check_tensors
+from .plugin import check_length, check_tensors
 from .registry import full_name
 
 if TYPE_CHECKING:
@@ -145,8 +145,13 @@ class SklearnEstimator:
                 f"it is not known how to make a {name} from arrays",
                 hint="fit it once, to any data, before it is bootstrapped",
             )
+        for full, tensor in tensors.items():
+            check_length(tensor)  # what is set up is as large as these say
+            if not tensor.data.nbytes:
+                raise MergeError(f"{shown(full)} is empty", hint="whoever made it is at fault")
         facts = _read_facts(tensors)
-        if "n_features_in_" not in facts or not len(facts.get("classes_", [0])):
+        labels = facts.get("classes_", np.zeros(1))
+        if "n_features_in_" not in facts or labels.ndim != 1 or not len(labels):
             raise MergeError(
                 "what came does not say how many features or which classes there are",
                 hint="it is not what a fitted estimator shares",

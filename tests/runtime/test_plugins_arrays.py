@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.linear_model import (
@@ -253,3 +255,50 @@ def test_an_array_that_is_mapped_from_a_file_is_replaced() -> None:
     wrap(model).load(wrap(donor).tensors())
     assert np.array_equal(model.theta_, donor.theta_)
     assert np.array_equal(array_of(wrap(model).tensors()["theta_"]), donor.theta_)
+
+
+def junk(draw: Any, tensors: Mapping[str, RawTensor]) -> dict[str, RawTensor]:
+    """Return tensors of which some are missing, renamed, swapped, or say something else."""
+    found = dict(tensors)
+    for name in draw(st.lists(st.sampled_from(sorted(tensors)), min_size=1, max_size=3)):
+        if name not in found:
+            continue
+        tensor = found[name]
+        sizes = st.sampled_from([0, 1, 2, 3, 5, 10**12])
+        shape = draw(st.one_of(st.just(tensor.shape), st.lists(sizes, max_size=3).map(tuple)))
+        dtype = draw(st.sampled_from([tensor.dtype, "I64", "F32", "BF16", "C64", "F4", "??"]))
+        data = draw(st.sampled_from([tensor.data.tobytes(), bytes(8), b"\xff" * 8]))
+        change = draw(st.sampled_from(["change", "drop", "rename", "swap"]))
+        if change == "drop":
+            del found[name]
+        elif change == "rename":
+            found[name + draw(st.sampled_from(["x", "#", "#aa", ".0", ":text#"]))] = found.pop(name)
+        elif change == "swap":
+            found[name] = tensors[draw(st.sampled_from(sorted(tensors)))]
+        else:
+            found[name] = replace(tensor, dtype=dtype, shape=shape, data=memoryview(data))
+    return found
+
+
+DONORS = [
+    (clone(estimator), wrap(fitted(estimator, targets)).tensors())
+    for estimator, targets in (
+        (SGDClassifier(), WORDS),
+        (LinearRegression(), PAIRS),
+        (MLPClassifier((3,), max_iter=5), NUMBERS),
+        (MiniBatchKMeans(2, n_init=1), None),
+    )
+]
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_whatever_comes_a_newcomer_is_made_of_it_or_a_merge_error(data: st.DataObject) -> None:
+    estimator, tensors = data.draw(st.sampled_from(DONORS))
+    newcomer = clone(estimator)
+    try:
+        wrap(newcomer).load(junk(data.draw, tensors))
+    except MergeError:
+        assert vars(newcomer).keys() == vars(clone(estimator)).keys()
+    else:
+        newcomer.predict(ROWS)

@@ -339,13 +339,13 @@ def test_state_of_an_optimizer_that_does_not_fit_changes_nothing() -> None:
     train(donor, donors)
     tensors = dict(wrap(donor, optimizer=donors).tensors())
     before = wrap(model).tensors()
-    bad = raw_of("", torch.zeros(7))
-    for name, says in (
-        ("optimizer.norm.bias.exp_avg", "has the shape"),
-        ("optimizer.norm.other.exp_avg", "does not have"),
+    for name, value, says in (
+        ("optimizer.norm.bias.exp_avg", torch.zeros(7), "has the shape"),
+        ("optimizer.norm.other.exp_avg", torch.zeros(4), "does not have"),
+        ("optimizer.norm.bias.step", torch.zeros((), dtype=torch.complex64), "no count of steps"),
     ):
         with pytest.raises(MergeError, match=says):
-            wrap(model, optimizer=own).load({**tensors, name: bad})
+            wrap(model, optimizer=own).load({**tensors, name: raw_of(name, value)})
     del tensors["embed.weight"]
     with pytest.raises(MergeError, match="did not come"):
         wrap(model, optimizer=own).load(tensors)
