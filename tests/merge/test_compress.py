@@ -257,6 +257,29 @@ def test_what_another_parent_lacks_is_said_later() -> None:
     assert bool(said.all())
 
 
+@pytest.mark.parametrize("name", ["int8", "topk:0.05"])
+def test_peers_with_a_parent_in_common_lose_nothing(name: str) -> None:
+    """The shared model and the mean of what was left out are together the mean of all models."""
+    codec, count = get_codec(name), 4
+    shared = of(w=weights(2000))
+    states: list[Feedback | None] = [None] * count
+    meant = flat(shared["w"]).double()
+    for number in range(12):
+        said, left = [], []
+        for peer in range(count):
+            learned = step(2000, 1e-3, seed=100 * number + peer)
+            meant = meant + learned.double() / count
+            model = of(w=flat(shared["w"]) + learned)
+            encoded = codec.encode(model, shared, states[peer])
+            states[peer] = encoded.state
+            assert encoded.state is not None
+            said.append(flat(roundtrip(encoded, shared)["w"]).double())
+            left.append(flat(encoded.state.residuals["w"]).double())
+        shared = of(w=torch.stack(said).mean(0).float())
+        together = flat(shared["w"]).double() + torch.stack(left).mean(0)
+        assert torch.allclose(together, meant, atol=1e-7)
+
+
 def test_the_state_is_not_used_twice() -> None:
     codec, values = get_codec("int8"), weights(1000) + step(1000, 1e-2)
     first = codec.encode(of(w=weights(1000)))

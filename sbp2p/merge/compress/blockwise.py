@@ -26,7 +26,7 @@ from sbp2p.merge.dtypes import TORCH
 if TYPE_CHECKING:
     from sbp2p.merge.compress.codec import Codec
 
-_FEW: Final = {2: 0.75, 4: 0.125, 8: 0.0625}
+_FEW: Final = {2: 0.9, 4: 0.125, 8: 0.0625}
 """Up to which share of changed elements, by their bytes, bits are shorter than integers for all."""
 
 _SLICE: Final = 1024 * BLOCK
