@@ -25,10 +25,15 @@ SETTINGS = RoundSettings(deadline_s=20.0)
 
 @asynccontextmanager
 async def open_swarm(
-    network: VirtualNetwork, count: int, *, config: NodeConfig = ALONE, **options: object
+    network: VirtualNetwork,
+    count: int,
+    *,
+    config: NodeConfig = ALONE,
+    prefix: str = "n",
+    **options: object,
 ) -> AsyncIterator[list[Namespace]]:
     """Nodes in one namespace that know each other."""
-    nodes = [await network.add_node(f"n{number}", config=config) for number in range(count)]
+    nodes = [await network.add_node(f"{prefix}{number}", config=config) for number in range(count)]
     async with AsyncExitStack() as stack:
         found = []
         for node in nodes:

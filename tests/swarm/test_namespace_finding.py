@@ -5,9 +5,11 @@ from __future__ import annotations
 import trio
 
 from sbp2p.config import DhtConfig, DiscoveryConfig, NamespaceConfig, NodeConfig
+from sbp2p.discovery import Candidate, Origin
 from sbp2p.node.finding_peers import provider_key
 from sbp2p.testing import VirtualNetwork, VirtualNode, run_virtual
-from tests.swarm.namespace_lab import model, step
+from sbp2p_protocol.multiaddr import parse_address
+from tests.swarm.namespace_lab import ALONE, model, open_swarm, step
 
 
 async def join(network: VirtualNetwork, name: str) -> VirtualNode:
@@ -49,5 +51,36 @@ def test_the_dht_leads_members_to_each_other_and_hears_of_few_rounds() -> None:
             catalog = await one.naming.publish()
             assert catalog is not None
             assert catalog.models == 1
+
+    run_virtual(main)
+
+
+def test_who_is_heard_of_on_the_lan_is_asked() -> None:
+    async def main(network: VirtualNetwork) -> None:
+        one = await network.add_node("one", config=ALONE)
+        other = await network.add_node("other", config=ALONE)
+        stranger = await network.add_node("stranger", config=ALONE)
+        async with one.namespace("digits") as here, other.namespace("digits") as there:
+            for node in (other, stranger):
+                address = parse_address(node.address)
+                one.discovery.offer(Candidate(node.peer_id, (address,), Origin.LAN))
+            await here.wait_for_peers([there.peer_id], timeout_s=30)
+            assert len(here.members) == 1
+
+    run_virtual(main)
+
+
+def test_what_a_peer_is_not_to_have_it_is_not_told_of() -> None:
+    async def main(network: VirtualNetwork) -> None:
+        async with open_swarm(network, 3) as (one, other, third):
+            one.change_role("leech", peer=third.peer_id)
+            await one.publish(model(1.0))
+            await trio.sleep(1)
+            rounds = {each.peer_id: each.round for each in other.members}
+            assert rounds == {one.peer_id: 1, third.peer_id: 0}
+            assert {each.round for each in third.members} == {0}
+            one.change_role("peer", peer=third.peer_id)
+            await trio.sleep(1)
+            assert {each.round for each in third.members} == {0, 1}
 
     run_virtual(main)

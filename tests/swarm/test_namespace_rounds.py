@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from sbp2p.errors import ConfigError
+from sbp2p.merge.method import get
 from sbp2p.plugins.plugin import Snapshot
 from sbp2p.testing import VirtualNetwork, run_virtual
 from sbp2p_protocol.rounds import RoundSettings
@@ -306,5 +308,25 @@ def test_a_model_of_many_blocks_takes_no_longer_than_its_bytes() -> None:
             results = await step(namespaces, models)
             # a seed that holds blocks back, for peers to pass on, would take seconds
             assert all(each.seconds < 1.5 and len(each.merged) == 3 for each in results)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("name", ["diloco", "centered-clipping"])
+def test_methods_with_a_base_end_alike_everywhere_with_and_without_one(name: str) -> None:
+    async def main(network: VirtualNetwork) -> None:
+        for given in (True, False):
+            async with open_swarm(network, 3, prefix=f"{given}") as namespaces:
+                methods = [get(name) for _ in namespaces]
+                models = [model(0.0, 1.0) for _ in namespaces]
+                if given:
+                    for namespace, mine in zip(namespaces, models, strict=True):
+                        await namespace.start_from(mine)
+                for number in (1, 2):
+                    models = [model(float(each), 1.0 + number) for each in range(3)]
+                    async with trio.open_nursery() as nursery:
+                        for each, mine, how in zip(namespaces, models, methods, strict=True):
+                            nursery.start_soon(partial(each.merge, mine, using=how))
+                    assert len({tuple(bits_of(mine).items()) for mine in models}) == 1
 
     run_virtual(main)
