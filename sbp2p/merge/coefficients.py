@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def as_shown(value: Fraction | float | str) -> Fraction:
+    """Return a number as people mean it: 0.1 is a tenth, not the float64 that is nearest to one.
+
+    Raises ValueError, OverflowError or ZeroDivisionError for what is no finite number.
+    """
+    return Fraction(float.__repr__(value) if isinstance(value, float) else value)
+
+
 @dataclass(frozen=True, slots=True)
 class Coefficients:
     """c_i = numerators[i] / denominator, in lowest terms."""

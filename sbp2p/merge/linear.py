@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import MergeError
+from sbp2p.merge.coefficients import as_shown
 from sbp2p.merge.method import LinearMethod, MethodDoc, register
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ class ExponentialMovingAverage(LinearMethod):
     needs_base = True
 
     def __init__(self, decay: Fraction | float | str = Fraction(99, 100)) -> None:
-        """Take how much of the average so far stays, from 0 to 1, exactly as given."""
+        """Take how much of the average so far stays, from 0 to 1: 0.99 is 99/100."""
         try:
-            self._decay = Fraction(decay)
+            self._decay = as_shown(decay)
         except (ValueError, ZeroDivisionError, OverflowError) as error:
             raise MergeError(f"decay is no number: {decay}") from error
         if not 0 <= self._decay <= 1:

@@ -9,6 +9,7 @@ import torch
 
 from sbp2p.checkpoint.formats.layout import shown
 from sbp2p.errors import MergeError
+from sbp2p.merge.coefficients import as_shown
 from sbp2p.merge.digest import digest_of
 from sbp2p.merge.dtypes import TORCH, name_of, view
 from sbp2p.merge.engine import merge
@@ -115,7 +116,7 @@ def merge_in_memory(
     Args:
         states: name to tensor, in any order of models.
         method: a method, or the name of one.
-        weights: one for each model, relative to each other; equal if None.
+        weights: one for each model, relative to each other; equal if None. 0.1 is a tenth.
         base: the model that the others were made from.
         local: see `engine.merge`.
         labels: who each model is, for messages; "model 1" and so on if None.
@@ -131,7 +132,7 @@ def merge_in_memory(
         MergeError: the models cannot be merged as asked.
     """
     count = len(states)
-    given = [Fraction(1)] * count if weights is None else [Fraction(each) for each in weights]
+    given = [Fraction(1)] * count if weights is None else [as_shown(each) for each in weights]
     called = [f"model {number}" for number in range(1, count + 1)] if labels is None else labels
     sources = [TorchSource(state) for state in states]
     inputs = [

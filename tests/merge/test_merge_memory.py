@@ -98,3 +98,14 @@ def test_tiny_numbers_count_even_where_they_are_zero_to_torch() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert merged["w"].view(torch.int32).item() == 2
+
+
+def test_weights_are_the_numbers_that_they_look_like() -> None:
+    models = [{"w": torch.tensor([value])} for value in (1.0, 2.0, 3.0)]
+    reports: list[MergeReport] = []
+    by_float = merge_in_memory(models, weights=[0.1, 0.2, 0.7], on_report=reports.append)
+    exact = merge_in_memory(models, weights=[1, 2, 7], on_report=reports.append)
+    assert torch.equal(by_float["w"], exact["w"])
+    assert reports[0].used == reports[1].used
+    with pytest.raises(ValueError, match="nan"):
+        merge_in_memory(models[:1], weights=[float("nan")])
