@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sbp2p.errors import (
         CheckpointError,
         ConfigError,
+        MergeError,
         NotFoundError,
         PeerMisbehavedError,
         PeerUnreachableError,
@@ -49,6 +50,7 @@ _HOMES: Final = {
     "sbp2p.errors": (
         "CheckpointError",
         "ConfigError",
+        "MergeError",
         "NotFoundError",
         "PeerMisbehavedError",
         "PeerUnreachableError",
@@ -87,6 +89,7 @@ __all__ = [
     "Following",
     "Gate",
     "LimitsConfig",
+    "MergeError",
     "Node",
     "NodeConfig",
     "NotFoundError",
