@@ -206,3 +206,43 @@ def test_names_and_ids_that_cannot_be_are_refused() -> None:
             pass
 
     run_virtual(main)
+
+
+def test_two_namespaces_of_one_pair_are_apart() -> None:
+    async def main(network: VirtualNetwork) -> None:
+        one, other = await nodes(network, 2)
+        async with one.namespace("digits", peers=[other.address]) as here:
+            async with one.namespace("letters") as here_too:
+                async with other.namespace("digits") as there, other.namespace("letters") as too:
+                    for namespace in (here, here_too, there, too):
+                        await namespace.wait_for_peers(1, timeout_s=60)
+                    await here.send_to(other.peer_id, b"1")
+                    await here_too.send_to(other.peer_id, b"a")
+                    assert (await too.receive()).data == b"a"
+                    assert (await there.receive()).data == b"1"
+                await trio.sleep(1)
+                assert here.members == here_too.members == ()
+
+    run_virtual(main)
+
+
+def test_a_member_whose_messages_wait_comes_back_only_when_they_are_read() -> None:
+    async def main(network: VirtualNetwork) -> None:
+        one, other = await nodes(network, 2)
+        async with AsyncExitStack() as stack:
+            here = await enter(stack, one)
+            full = b"x" * (NAMESPACE_DATA_MAX - 64)
+            for number in range(2):
+                async with other.namespace("digits", peers=[one.address]) as there:
+                    await there.wait_for_peers(1, timeout_s=30)
+                    for _ in range(2 - number):
+                        await there.send_to(one.peer_id, full)
+            async with other.namespace("digits", peers=[one.address]) as there:
+                with pytest.raises(PeerUnreachableError) as raised:
+                    await there.wait_for_peers(1, timeout_s=30)
+                assert "wait to be read" in raised.value.hint
+                for _ in range(3):
+                    assert (await here.receive()).peer_id == other.peer_id
+                await there.wait_for_peers(1, timeout_s=60)
+
+    run_virtual(main)
