@@ -42,6 +42,8 @@ MERGEKIT: Final = ROOT / ".venv-merge-peers" / "bin" / "python"
 QUICK_MIB: Final = 64
 FULL_MIB: Final = 1024
 THREADS: Final = os.cpu_count() or 1
+READERS: Final = THREADS + 1
+"""As many as sbp2p takes by itself, so that one computes while another waits for the disk."""
 READ: Final = "read"
 METHODS: Final = ("mean", "ties", "median")
 TOLERANCE: Final = {"mergekit": 0.2, "torch": 0.01}
@@ -110,7 +112,7 @@ class Merge:
 
     def _sbp2p(self, method: str, output: Path) -> Sample:
         words = [*self._models[1:], "--method", method, "--output", output]
-        words += ["--threads", str(THREADS)]
+        words += ["--threads", str(READERS)]
         if method == "ties":
             words += ["--base", self._models[0], "--option", f"density={DENSITY}"]
         merged, finished = sbp2p_process.run_json(self._work / "home", "merge", *words)
@@ -132,7 +134,7 @@ class Merge:
 
     def _read(self, _: str, __: Path) -> Sample:
         files = [str(model / "model.safetensors") for model in self._models[1:]]
-        argv = [sys.executable, str(PEERS / "read_files.py"), "--threads", str(THREADS)]
+        argv = [sys.executable, str(PEERS / "read_files.py"), "--threads", str(READERS)]
         finished = run([*argv, *files])
         return _sample(finished, json.loads(finished.output)["seconds"])
 
@@ -251,7 +253,7 @@ def main() -> int:
     for dtype in dtypes:
         samples[dtype], checked[dtype] = measure(dtype, mib, parts, args.rounds or 3)
     flat = {f"{dtype} {name}": rows for dtype in samples for name, rows in samples[dtype].items()}
-    extra = {"checked": checked, "threads": THREADS, "mib": mib}
+    extra = {"checked": checked, "threads": THREADS, "readers": READERS, "mib": mib}
     return report(claims_of(samples), flat, json_path=args.json, extra=extra)
 
 
