@@ -272,6 +272,13 @@ def describe(name: str) -> Method | type[Method]:
     return factory if isinstance(factory, type) else factory()
 
 
+def options_of(name: str) -> dict[str, object]:
+    """Return a method's options and what they are by default; raises MergeError."""
+    parameters = inspect.signature(_find(name)).parameters.values()
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {each.name: each.default for each in parameters if each.kind not in variable}
+
+
 def _find(name: str) -> Callable[..., Method]:
     if name not in _registered and (module := _tables().get(name)) is not None:
         importlib.import_module(module)
@@ -287,7 +294,7 @@ def _tables() -> dict[str, str]:
     found: dict[str, str] = {}
     for family in FAMILIES:
         if find_spec(family) is not None:
-            found.update(getattr(importlib.import_module(family), "METHODS", {}))
+            found.update(importlib.import_module(family).METHODS)
     return found
 
 

@@ -72,6 +72,6 @@ def merge_shares(shares: Sequence[Share], method: Method, base: Source | None) -
     return Merged(
         sink.tensors,
         {labels[label]: weight for label, weight in report.used},
-        tuple((labels[each.label], f"{each.reason} in {each.tensor}") for each in report.rejected),
+        tuple((labels[each.label], each.reason) for each in report.rejected),
         report.digest,
     )
