@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from .text import (
@@ -26,16 +27,18 @@ if TYPE_CHECKING:
 
 def show_methods(console: Console) -> int:
     """List the merge methods; those of a package that cannot be loaded by their names alone."""
-    from sbp2p.merge.method import describe, names
+    from sbp2p.merge.method import describe, names, options_of
 
     for name in names():
         method = describe(name)
         doc = method.doc
+        options = {key: _default(value) for key, value in options_of(name).items()}
         console.event(
             "method",
             name=name,
             needs_base=method.needs_base,
             inputs_min=method.inputs_min,
+            options=options,
             paper=doc.paper,
             assumes=doc.assumes,
             breakdown=doc.breakdown,
@@ -47,7 +50,17 @@ def show_methods(console: Console) -> int:
         console.result(f"  paper:     {printable(doc.paper)}")
         console.result(f"  assumes:   {printable(doc.assumes)}")
         console.result(f"  breakdown: {printable(doc.breakdown)}")
+        if options:
+            texts = (f"{key}={value}" if value else key for key, value in options.items())
+            console.result(f"  options:   {printable(', '.join(texts))}")
     return 0
+
+
+def _default(value: object) -> str:
+    """Return an option's default as `--option` takes it; empty when it has none."""
+    if value is None or value is inspect.Parameter.empty:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def share(weight: Fraction) -> str:

@@ -187,7 +187,10 @@ def test_the_methods_are_listed(merge: Merge) -> None:
     assert {"mean", "median", "ties", "krum", "slerp"} <= set(found)
     assert found["ties"]["needs_base"] is True
     assert all(event["paper"] and event["breakdown"] for event in found.values())
-    assert "ties (needs --base)" in merge(show_methods=True, json=False).out
+    assert found["ties"]["options"]["density"] == "0.2"
+    said = merge(show_methods=True, json=False).out
+    assert "ties (needs --base)" in said
+    assert "whole_model=false" in said
 
 
 def test_versions_are_parents_of_what_is_published(
