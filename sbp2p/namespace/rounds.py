@@ -47,7 +47,7 @@ from .updates import Model, OwnUpdate, UnfitError
 from .values import Contribution, Published, Rejection, RoundResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
     from sbp2p.checkpoint.reader import RawTensor
@@ -220,6 +220,7 @@ class Training:
                 rejected += self._quarantined(merged, close)
                 await self._host.calls.run_to_end(plugin.load, merged.tensors)
                 self.base = merged.tensors
+            self._updates.shared = self._shared(merged, close, rejected)
             contributions = self._contributions(close, own, merged, weights)
             record = None
             if merged is not None:
@@ -248,6 +249,14 @@ class Training:
                 timed_out=close.reason is CloseReason.DEADLINE,
                 reason=reason,
             )
+
+    def _shared(
+        self, merged: Merged | None, close: Close, rejected: Sequence[Rejection]
+    ) -> Mapping[str, RawTensor] | None:
+        """Return what everybody's round ended with, as far as this node can tell."""
+        if merged is None or self.topology != full() or close.missing or rejected:
+            return None
+        return merged.tensors
 
     async def _own_model(self, plugin: Plugin, samples: int | None) -> Model | None:
         """Return this node's own update of the round, published now if it was not."""

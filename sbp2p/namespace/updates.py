@@ -127,6 +127,9 @@ class Updates:
         self._state: Feedback | None = None
         self._parent: Mapping[str, RawTensor] | None = None
         """What this node's last update decodes to, if the next one may be made from it."""
+        self.shared: Mapping[str, RawTensor] | None = None
+        """What the last round ended with, if it did so for everybody who heard the same: what
+        codecs that leave much out make their updates from."""
         self._joined = -1
         self._since_whole = 0
         self._decoded: dict[PeerId, Mapping[str, RawTensor]] = {}
@@ -162,7 +165,8 @@ class Updates:
         calls = self._host.calls
         tensors = await calls.run_to_end(plugin.tensors)
         is_whole = joined != self._joined or self._since_whole >= _WHOLE_EVERY
-        parent = None if is_whole else self._parent
+        is_shared = self._codec is not None and self._codec.shares_parent
+        parent = None if is_whole else self.shared if is_shared else self._parent
         encoded = await calls.run_to_end(self._encode, tensors, parent)
         folder = self._folder / OWN / str(round_number)
         path = await calls.run_to_end(write_update, folder, encoded.tensors, encoded.metadata)
@@ -234,8 +238,8 @@ class Updates:
             learns=is_large,
             in_order=not is_large,  # so the seed shows all of it, and holds back nothing for others
         )
-        path, parent = folder / UPDATE_FILE, self._decoded.get(peer_id)
-        tensors, is_parent = await self._host.calls.run_to_end(_read, path, own, parent, bytes_max)
+        path, parents = folder / UPDATE_FILE, (self._decoded.get(peer_id), self.shared)
+        tensors, is_parent = await self._host.calls.run_to_end(_read, path, own, parents, bytes_max)
         if isinstance(tensors, FileSource):
             return Model(update, tensors, result.bytes_received)
         if is_parent:
@@ -297,7 +301,7 @@ def _check_version(found: FoundVersion, bytes_max: int) -> Choice:
 def _read(
     path: Path,
     own: Mapping[str, TensorSpec],
-    parent: Mapping[str, RawTensor] | None,
+    parents: Iterable[Mapping[str, RawTensor] | None],
     bytes_max: int,
 ) -> tuple[FileSource | dict[str, RawTensor], bool]:
     """Return the model in an update's file, which is one like `own`, and whether it was encoded.
@@ -306,7 +310,7 @@ def _read(
 
     Raises:
         UnfitError: it is malformed, or another model.
-        NotFoundError: it is made from another model than `parent`.
+        NotFoundError: it is made from another model than one of `parents`.
     """
     try:
         source = FileSource(path)
@@ -321,8 +325,7 @@ def _read(
                     return source, False
             stored = read_all(source)
         if encoded:
-            _check_parent(stored, parent)
-            stored = decode_update(stored, parent, bytes_max=bytes_max)
+            stored = decode_update(stored, _parent_of(stored, parents), bytes_max=bytes_max)
             _check_specs(MemorySource(stored).specs(), own)
     except (CheckpointError, MergeError) as error:
         raise UnfitError(str(error)) from error
@@ -354,11 +357,18 @@ def _check_specs(found: Mapping[str, TensorSpec], own: Mapping[str, TensorSpec])
             )
 
 
-def _check_parent(stored: Mapping[str, RawTensor], parent: Mapping[str, RawTensor] | None) -> None:
-    """Raise NotFoundError if an update is made from what is not here: its publisher is honest."""
+def _parent_of(
+    stored: Mapping[str, RawTensor], parents: Iterable[Mapping[str, RawTensor] | None]
+) -> Mapping[str, RawTensor] | None:
+    """Return what an update is made from; NotFoundError if that is not here."""
     wanted = Description.read(stored).parent
-    if wanted is not None and (parent is None or content_digest(parent) != wanted):
-        raise NotFoundError(
-            "made from an update that is not here",
-            hint="the next whole one can be read; use a codec without parents if many are missed",
-        )
+    if wanted is None:
+        return None
+    for parent in parents:
+        if parent is not None and content_digest(parent) == wanted:
+            return parent
+    # its publisher is honest
+    raise NotFoundError(
+        "made from an update that is not here",
+        hint="the next whole one can be read; use a codec without parents if many are missed",
+    )

@@ -88,6 +88,9 @@ class Codec(ABC):
     """Whether `result` may differ from what was encoded."""
     uses_parent: bool = False
     """Whether a parent makes the update smaller."""
+    shares_parent: bool = False
+    """Whether the parent has to be one that all peers share, as what a round ended with: what an
+    update leaves out is lost otherwise when a merge replaces the model (docs/compression.md)."""
 
     @property
     @abstractmethod

@@ -32,6 +32,7 @@ class TopK(PackedCodec):
     """
 
     uses_parent = True
+    shares_parent = True
 
     def __init__(self, fraction: str) -> None:
         digits = fraction.replace(".", "", 1)
@@ -49,8 +50,8 @@ class TopK(PackedCodec):
 
     def pack(self, subject: Subject) -> Packed | None:
         """Choose elements, and pack the bits that change."""
-        if subject.parent is None:
-            return None
+        if subject.parent is None:  # all of it, with what was left out so far
+            return self._said(subject, subject.wish.to(TORCH[subject.spec.dtype]))
         changes = (subject.wish - subject.base()).abs()
         if not is_finite(changes):
             return None
@@ -58,6 +59,9 @@ class TopK(PackedCodec):
         chosen = largest(changes, most)
         values = flat(subject.parent).clone()
         values[chosen] = subject.wish[chosen].to(TORCH[subject.spec.dtype])
+        return self._said(subject, values)
+
+    def _said(self, subject: Subject, values: torch.Tensor) -> Packed | None:
         result = like(subject.spec, values)
         whole = pack_whole(subject.spec, result, subject.parent, tries_planes=False)
         return subject.packed(whole.packing, whole.parts, values)
