@@ -568,7 +568,7 @@ ROUND_METHOD_MAX: Final = 64
 """Characters in the name of a merge method."""
 
 UPDATE_DESCRIPTION_MAX: Final = 64 * MIB
-"""Bytes of the description in a compressed update: about 60 for each of TENSORS_MAX and its name."""
+"""Bytes of the description in a compressed update: 60 for each of TENSORS_MAX and its name."""
 
 CODEC_NAME_MAX: Final = 64
 """UTF-8 bytes of a codec's name with its options; what a namespace's HELLO allows."""
