@@ -104,7 +104,7 @@ class Merge:
         os.sync()
         for model in self._models:
             with (model / "model.safetensors").open("rb") as file:
-                if cold:
+                if cold and hasattr(os, "posix_fadvise"):  # Linux only
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 else:
                     while file.read(4 * MIB):
