@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, overload
 
 from blake3 import blake3
 
+from sbp2p.calls import usable_cores
 from sbp2p.checkpoint.scan import SourceFile, changed, open_source
 from sbp2p.errors import CheckpointError
 from sbp2p_protocol.limits import BLOCK_MAX, MIB
@@ -142,9 +143,7 @@ class _Run:
 
 def default_workers() -> int:
     """Return how many threads hash when nobody says: one per usable core, two to eight."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(2, min(8, cores))
+    return max(2, min(8, usable_cores()))
 
 
 def hash_files(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Final
 
 import torch
 
+from sbp2p.calls import usable_cores
 from sbp2p.errors import MergeError
 from sbp2p.merge.coefficients import Coefficients
 from sbp2p.merge.digest import model_digest, tensor_digest
@@ -61,7 +61,7 @@ class Attempt:
         self._base = base
         self._local = local
         self._sink = sink
-        self._threads = threads or len(os.sched_getaffinity(0)) + 1
+        self._threads = threads or usable_cores() + 1
         self._progress = progress
         self._should_stop = should_stop
         todo = [
