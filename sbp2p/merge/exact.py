@@ -131,11 +131,11 @@ class LinearSum:
         if not rows:
             out.zero_()
             return
-        total.copy_(rows[0])
+        space.widen(rows[0], total)
         if (first := self._given.numerators[0]) != 1:
             total.mul_(first)
         for row, factor in zip(rows[1:], self._given.numerators[1:], strict=True):
-            total.add_(other.copy_(row), alpha=factor)
+            total.add_(space.widen(row, other), alpha=factor)
         store(self._settlement.divide(total), self._target, out)
 
     # -- stage 2 ----------------------------------------------------------------------------------

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
 from sbp2p.merge.method import CHUNK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SIGNED: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By the bytes of an element: the integers that have its bits."""
@@ -36,17 +40,53 @@ class Workspace:
         self.single = tuple(torch.empty(CHUNK, dtype=torch.float32) for _ in range(2))
         self.bytes = torch.empty(CHUNK * 8, dtype=torch.uint8)
         self.flags = torch.zeros(CHUNK, dtype=torch.bool)
+        self._sizes = {
+            dtype: self.bytes[: CHUNK * dtype.itemsize].view(dtype) for dtype in _DECODED
+        }
+        self._bits = {
+            dtype: sizes.view(SIGNED[dtype.itemsize]) for dtype, sizes in self._sizes.items()
+        }
 
     def extent(self, row: torch.Tensor) -> Extent:
         """Measure a chunk of F64, F32, F16 or BF16: their bits are ordered as their magnitudes."""
-        sizes = self.bytes[: row.numel() * row.dtype.itemsize].view(row.dtype)
-        signed = SIGNED[row.dtype.itemsize]
-        bits = torch.abs(row, out=sizes).view(signed)
-        low, high = torch.aminmax(bits)
-        if not low.item():
+        dtype = row.dtype
+        sizes, bits = self._sizes[dtype], self._bits[dtype]
+        if (count := row.numel()) < CHUNK:
+            sizes, bits = sizes[:count], bits[:count]
+        torch.abs(row, out=sizes)
+        least, most = torch.aminmax(bits)
+        low, high = int(least.item()), int(most.item())
+        decode = _DECODED[dtype]
+        if not low:
             # zero becomes the largest of all, everything else stays in order
-            smallest = torch.iinfo(signed).min
-            low = (bits.sub_(1).bitwise_xor_(smallest).amin() ^ smallest) + 1
-            if not low.item():
-                return Extent(math.inf, high.view(row.dtype).item())
-        return Extent(low.view(row.dtype).item(), high.view(row.dtype).item())
+            smallest = torch.iinfo(bits.dtype).min
+            low = int(bits.sub_(1).bitwise_xor_(smallest).amin().item()) - smallest + 1
+            if low > torch.iinfo(bits.dtype).max:
+                return Extent(math.inf, decode(high))
+        return Extent(decode(low), decode(high))
+
+    def widen(self, row: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Copy a chunk into a float64 one: float16 by way of float32, which is quicker."""
+        if row.dtype == torch.float16:
+            row = self.single[0][: row.numel()].copy_(row)
+        return out.copy_(row)
+
+
+def _as(code: str, integer: str, shift: int = 0) -> Callable[[int], float]:
+    """Return what decodes the bits of a number that is not negative."""
+    real, whole = struct.Struct(f"<{code}"), struct.Struct(f"<{integer}")
+
+    def decode(bits: int) -> float:
+        value: float = real.unpack(whole.pack(bits << shift))[0]
+        return value
+
+    return decode
+
+
+_DECODED: Final = {
+    torch.float64: _as("d", "q"),
+    torch.float32: _as("f", "i"),
+    torch.float16: _as("e", "h"),
+    torch.bfloat16: _as("f", "i", 16),
+}
+"""By dtype, what a number is whose bits are an integer."""

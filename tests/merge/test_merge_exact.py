@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -145,3 +146,20 @@ def test_quick_stages_agree_with_exact_signs(
     extents = [SPACE.extent(row) for row in rows]
     LinearSum(exact, [form] * len(rows), form).compute(rows, extents, out, SPACE)
     assert torch.equal(out.double(), right)
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F32", "BF16", "F16"])
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_magnitudes_are_measured(dtype: str, data: st.DataObject) -> None:
+    oracle = ORACLES[dtype]
+    row = data.draw(st.lists(codes(oracle), min_size=1, max_size=9))
+    low, peak = SPACE.extent(view(bytearray(oracle.pack(row)), FLOATS[dtype].torch))
+    sizes = [abs(oracle.value(code)) for code in row]
+    assert Fraction(peak) == max(sizes)
+    if any(sizes):
+        assert Fraction(low) == min(size for size in sizes if size)
+    else:
+        assert low == math.inf
+    odd = torch.tensor([1.0, data.draw(st.sampled_from([math.nan, math.inf, -math.inf])), 0.0])
+    assert not math.isfinite(SPACE.extent(odd.to(FLOATS[dtype].torch)).peak)
