@@ -78,7 +78,10 @@ def merge(
     """
     how = methods.get(method) if isinstance(method, str) else method
     if how.needs_base and base is None:
-        raise MergeError(f"merge method {how.name} needs a base model", hint="give one")
+        raise MergeError(
+            f"merge method {how.name} needs a base model",
+            hint="say which model the inputs were made from: `base=`, or --base in a shell",
+        )
     policies = policies or Policies()
     with how.merging():
         left = sorted(inputs, key=lambda each: (each.key, each.label, each.weight))

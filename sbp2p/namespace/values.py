@@ -111,6 +111,19 @@ class RoundResult:
     reason: str = ""
     """Why nothing was merged; empty if something was."""
 
+    def __str__(self) -> str:
+        """Say in one line what happened, for a training loop's log."""
+        parts = [f"merged {len(self.merged)} models" if self.merged else "merged nothing"]
+        if self.reason:
+            parts[0] += f" ({self.reason})"
+        if self.rejected:
+            parts.append(f"rejected {len(self.rejected)}")
+        if self.missing:
+            parts.append(f"{len(self.missing)} missing")
+        late = ", at the deadline" if self.timed_out else ""
+        parts.append(f"{self.bytes_received} bytes received in {self.seconds:.2f} s{late}")
+        return f"round {self.round}: {', '.join(parts)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Bootstrapped:

@@ -20,6 +20,11 @@ class StepResult:
     seconds: float
     """How long the call took."""
 
+    def __str__(self) -> str:
+        """Say in one line what happened, for a training loop's log."""
+        told = "; ".join(map(str, self.finished)) or "no round finished"
+        return f"{told}; a round goes on" if self.is_waiting else told
+
     @property
     def round(self) -> RoundResult | None:
         """The last one that finished, if any did."""
