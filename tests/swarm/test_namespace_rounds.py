@@ -12,7 +12,7 @@ import trio
 from sbp2p.errors import ConfigError
 from sbp2p.merge.method import get
 from sbp2p.plugins.plugin import Snapshot
-from sbp2p.testing import VirtualNetwork, run_virtual
+from sbp2p.testing import VirtualNetwork, chosen_seeds, run_virtual
 from sbp2p_protocol.rounds import RoundSettings
 from tests.swarm.namespace_lab import bits_of, floats, model, open_swarm, step, values_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sbp2p.namespace import RoundResult
 
 
-@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.parametrize("seed", chosen_seeds(1))
 def test_eight_nodes_of_a_full_graph_end_with_the_same_bits(seed: int) -> None:
     async def main(network: VirtualNetwork) -> None:
         async with open_swarm(network, 8) as namespaces:
