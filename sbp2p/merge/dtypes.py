@@ -76,9 +76,13 @@ _INTEGERS: Final = {
     "U32": torch.uint32, "I32": torch.int32, "U64": torch.uint64, "I64": torch.int64,
 }  # fmt: skip
 _OTHERS: Final = {
-    "BOOL": torch.bool, "F8_E8M0": torch.float8_e8m0fnu,
-    "C128": torch.complex128, "C64": torch.complex64, "C32": torch.complex32,
-}  # fmt: skip
+    "BOOL": torch.bool,
+    "C128": torch.complex128,
+    "C64": torch.complex64,
+    "C32": torch.complex32,
+}
+if hasattr(torch, "float8_e8m0fnu"):  # from torch 2.7 on
+    _OTHERS["F8_E8M0"] = torch.float8_e8m0fnu
 TORCH: Final = {**{name: each.torch for name, each in FLOATS.items()}, **_INTEGERS, **_OTHERS}
 """Every dtype of safetensors that torch has one for."""
 NAMES: Final = {value: name for name, value in TORCH.items()}
