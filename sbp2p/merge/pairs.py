@@ -37,7 +37,8 @@ def round_pairs(
     """Round each column's sum of exact terms, divided by the denominator, to the target's grid.
 
     Returns:
-        (k,) float64 on the grid, and (k,) bool: which are proven.
+        (k,) float64 on the grid, and (k,) bool: which are proven. A sum of nothing but zeros may
+        have either sign.
     """
     total, error, lost, size = _add(terms)
     denominator = float(coefficients.denominator)
@@ -49,8 +50,9 @@ def round_pairs(
     slack += head.abs() * 2.0**-99
     high = head + tail
     low = tail - (high - head)
-    safe = high.abs() > _TINY
     exact = lost == 0
+    nothing = exact & (total == 0) & (error == 0)
+    safe = (high.abs() > _TINY) | nothing
     if coefficients.shift is None or coefficients.shift > 100:
         exact = torch.zeros_like(exact)
     if target.dtype == "F64":
@@ -62,8 +64,9 @@ def round_pairs(
         if left.numel() and coefficients.denominator < 1 << 53:
             halves = (total[left], error[left])
             result[left], proven[left] = _nearer(*halves, denominator, down[left], up[left])
-        return result, safe & proven
-    safe &= slack < high.abs() * 2.0**-52  # so that the candidates are one of these two
+        return result.masked_fill_(nothing, 0.0), safe & (proven | nothing)
+    # so that the real sum has one of these two as its neighbour
+    safe &= (slack < high.abs() * 2.0**-52) | nothing
     wiggle = high.abs() * 2.0**-51
     down, up = on_grid(high - wiggle, target), on_grid(high + wiggle, target)
     middle = (down + up) * 0.5
@@ -72,7 +75,7 @@ def round_pairs(
     proven = (down == up) | (side.abs() * (1 - 2.0**-50) > slack)
     tie = exact & (error == 0)
     result = torch.where(tie, on_grid(total * (1.0 / denominator), target), result)
-    return result.copysign_(high), safe & (proven | tie)
+    return result.copysign_(high), safe & (proven | tie | nothing)
 
 
 def _nearer(

@@ -87,8 +87,7 @@ class Settlement:
         total = (values * numerators.unsqueeze(1)).sum(0)
         zero = total == 0
         if bool(zero.any()):
-            negative = distill.negative_zeros(values[:, zero], given)
-            total[zero] = torch.where(negative, -0.0, torch.zeros_like(total[zero]))
+            total[zero] = self._zeros(values[:, zero])
         return torch.where(exact, on_grid(self.divide(total), self._target), unknown)
 
     def _wide(self, values: torch.Tensor, peak: float) -> torch.Tensor:
@@ -100,6 +99,9 @@ class Settlement:
         else:
             terms = list(distill.products(values, given.numerators, self._precision))
             result, proven = round_pairs(terms, given, target)
+            zero = values.abs().amax(0) == 0
+            if bool(zero.any()):
+                result[zero] = self._zeros(values[:, zero])
             left = (~proven).nonzero().view(-1)
             if left.numel():
                 result[left], settled = distill.nearest_columns(values[:, left], given, target)
@@ -107,6 +109,11 @@ class Settlement:
         for column in left.tolist():
             result[column] = self._rational(values[:, column].tolist())
         return result
+
+    def _zeros(self, values: torch.Tensor) -> torch.Tensor:
+        """Return zeros, negative ones for columns of nothing but negative terms of zero."""
+        negative = distill.negative_zeros(values, self._given)
+        return torch.zeros(values.shape[1], dtype=torch.float64).masked_fill_(negative, -0.0)
 
     def _rational(self, values: list[float]) -> float:
         given = self._given

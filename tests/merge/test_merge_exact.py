@@ -163,3 +163,20 @@ def test_magnitudes_are_measured(dtype: str, data: st.DataObject) -> None:
         assert low == math.inf
     odd = torch.tensor([1.0, data.draw(st.sampled_from([math.nan, math.inf, -math.inf])), 0.0])
     assert not math.isfinite(SPACE.extent(odd.to(FLOATS[dtype].torch)).peak)
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F32", "BF16"])
+def test_what_cancels_is_zero_and_zeros_keep_their_sign(dtype: str) -> None:
+    oracle = ORACLES[dtype]
+    one, minus = oracle.code(Fraction(1)), oracle.code(Fraction(-1))
+    third, zero = oracle.code(Fraction(1, 3)), 0
+    negative = 1 << (oracle.bits - 1)
+    rows = [
+        [one, third, zero, negative, negative, one],
+        [minus, third | negative, zero, negative, zero, 1],
+        [zero, negative, zero, negative, negative, minus],
+    ]
+    for coefficients in ([Fraction(1, 3)] * 3, [Fraction(1, 4)] * 3, [0.1] * 3):
+        got = summed(rows, coefficients, dtype, dtype)
+        assert got == expected(rows, coefficients, dtype, dtype)
+        assert got[:5] == [zero, zero, zero, negative, zero]
