@@ -215,7 +215,9 @@ def expected(rows: NDArray[np.float32], base: NDArray[np.float32], method: str) 
     elected = np.sign(deltas.sum(0))  # of an even vote nobody wins, and the base stays
     agreeing = (np.sign(deltas) == elected) & (elected != 0)
     count = np.maximum(agreeing.sum(0), 1)
-    return np.asarray((base + (deltas * agreeing).sum(0) / count).astype(np.longdouble))
+    update = (deltas * agreeing).sum(0) / count
+    moved = np.where(update == 0, base, base + update)  # a base of -0.0 stays what it is
+    return np.asarray(moved.astype(np.longdouble))
 
 
 def check(folder: Path, output: Path, method: str) -> dict[str, Any]:
