@@ -39,7 +39,7 @@ from sbp2p.roles import Role
 from sbp2p.swarm import VIOLATION_POINTS
 from sbp2p_protocol.limits import NAMESPACE_SAMPLES_MAX
 from sbp2p_protocol.round_weights import Weighting, weigh
-from sbp2p_protocol.rounds import Close, CloseReason, Wait
+from sbp2p_protocol.rounds import Close, CloseReason, NeighbourState, Wait
 from sbp2p_protocol.topology import full
 
 from .record import record_of, write_down
@@ -349,7 +349,9 @@ class Training:
             del self._absent[each.peer]
         refused = {each.update.peer for each in close.refused}
         for peer in set(close.missing) - refused:
-            self._absent[peer] += 1
+            # who is ahead has given its update of this round in an earlier one
+            if self.rounds.state_of(peer) is not NeighbourState.AHEAD:
+                self._absent[peer] += 1
         for peer in set(self._absent) - set(self._members.senders()):
             del self._absent[peer]
 
