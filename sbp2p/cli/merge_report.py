@@ -129,6 +129,7 @@ def merged_fields(job: Job, outcome: Outcome) -> dict[str, Any]:
         "seconds": round(outcome.seconds, 6),
         "digest": outcome.digest.hex(),
         "used": [{"input": label, "weight": str(weight)} for label, weight in report.used],
+        "counted": None if report.counted is None else list(map(str, report.counted)),
         "dropped": list(report.dropped),
         "kept": list(report.kept),
         "rejected": [
@@ -153,7 +154,11 @@ def summary(outcome: Outcome) -> list[str]:
     if outcome.resumed:
         speed += f"; {format_count(outcome.resumed, 'tensor')} had been merged before"
     lines.append(speed)
-    lines += [f"  {share(weight):>7}  {printable(label)}" for label, weight in report.used]
+    parts = report.counted or [weight for _, weight in report.used]
+    lines += [
+        f"  {share(part):>7}  {printable(label)}" + ("" if part else ": not chosen")
+        for (label, _), part in zip(report.used, parts, strict=True)
+    ]
     for each in (*outcome.left_out, *report.rejected):
         lines.append(f"  left out: {printable(each.label)}: {printable(each.reason)}")
     if report.dropped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -109,6 +110,14 @@ class Attempt:
         if self._error is not None:
             raise self._error
         return self._faults.all()
+
+    def counted(self) -> tuple[Fraction, ...] | None:
+        """Return what each input was multiplied by, if that is the same for the whole model."""
+        whole = self._whole
+        if not isinstance(whole, Coefficients):
+            return None
+        own = whole.numerators[: len(self._inputs)]
+        return tuple(Fraction(each, whole.denominator) for each in own)
 
     def digest(self) -> bytes:
         """Return the digest of the result; b"" when some of it was done before."""

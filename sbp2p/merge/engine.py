@@ -121,6 +121,7 @@ def merge(
         sink.finish()
         return MergeReport(
             used=tuple((each.label, each.weight) for each in weighted),
+            counted=attempt.counted(),
             rejected=tuple(sorted(rejected, key=lambda each: (each.key, each.label))),
             tensors=len(specs),
             dropped=plan.dropped,

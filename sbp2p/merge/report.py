@@ -25,6 +25,9 @@ class MergeReport:
 
     used: tuple[tuple[str, Fraction], ...]
     """Label and weight of each input that took part, in canonical order; the weights' sum is 1."""
+    counted: tuple[Fraction, ...] | None
+    """What each of `used` was multiplied by, if that is the same for the whole model: Krum takes 0
+    for all but one. None when it differs from tensor to tensor, or element to element."""
     rejected: tuple[Rejection, ...]
     """In canonical order."""
     tensors: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,7 @@ from sbp2p.merge.method import (
     MethodDoc,
     Place,
     Scope,
+    get,
 )
 from sbp2p.merge.opened import ROW_BYTES_MIN
 from sbp2p.merge.policies import Policies, Policy
@@ -34,7 +36,6 @@ from tests.merge.merge_oracle import ORACLES, exact_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from fractions import Fraction
 
 DOC = MethodDoc("none", "nothing", "0")
 FLOATING = [
@@ -162,6 +163,20 @@ def test_a_weighted_mean_is_the_exact_one(codes: list[int], weights: list[Fracti
         exact_sum(oracle, list(column), exact, oracle) for column in zip(*rows, strict=True)
     ]
     assert sum(weight for _, weight in report.used) == 1
+
+
+def test_who_was_chosen_is_told() -> None:
+    models = [{"w": torch.full((8,), value)} for value in (1.0, 1.25, 0.75, 1.5, 100.0)]
+    _, report = merged(inputs(models), get("krum", f=1))
+    assert sorted(report.counted or ()) == [0, 0, 0, 0, 1]
+    chosen = [
+        label for (label, _), part in zip(report.used, report.counted or (), strict=True) if part
+    ]
+    assert chosen != ["model 4"]
+    _, report = merged(inputs(models), "mean")
+    assert report.counted == (Fraction(1, 5),) * 5
+    _, report = merged(inputs(models), "median")
+    assert report.counted is None
 
 
 def test_shapes_stay_and_tied_tensors_stay_tied() -> None:
