@@ -4,13 +4,15 @@ Theory of operation. Members tell of their newest updates when they are met, so 
 known after a round trip; others are waited for a little while. The highest round that more than
 half of the members with an update have reached is the one to begin with: one peer alone, which says
 to be further, leads nobody on. Updates of that round are tried first, then later ones, then older
-ones; each comes from its publisher and from whoever has merged it, and none of them is paused.
+ones; each comes from its publisher and from whoever has merged it, and none of them is paused. One
+that a merge would refuse for a NaN or an infinity is passed over, as if it did not fit.
 
 Error cases: NotFoundError when nobody has a model in time, or none of those that there are fits.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import trio
@@ -23,6 +25,9 @@ from .updates import UnfitError
 from .values import Bootstrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sbp2p.checkpoint.reader import RawTensor
     from sbp2p.plugins.plugin import Plugin
     from sbp2p_keys.identity import PeerId
     from sbp2p_protocol.namespace_messages import Update
@@ -51,6 +56,7 @@ async def bootstrap(
                     model = await updates.fetch(peer_id, update, members.holders(peer_id), like)
                     tensors = await host.calls.run_to_end(model.tensors)
                     model.close()
+                    await host.calls.run_to_end(_check, peer_id, update, tensors)
                     await host.calls.run_to_end(plugin.load, tensors)
                 except (UnfitError, MergeError) as error:
                     reasons[update.cid.digest] = str(error)
@@ -84,6 +90,13 @@ async def _candidates(
     rounds = sorted((update.round for _, update in found), reverse=True)
     start = rounds[len(rounds) // 2]
     return sorted(found, key=lambda each: _rank(each[1].round, start))
+
+
+def _check(peer_id: PeerId, update: Update, tensors: Mapping[str, RawTensor]) -> None:
+    """Raise MergeError for a model that would make every update of this node one to refuse."""
+    from .merging import Share, check_alone
+
+    check_alone(Share(peer_id, update.cid, Fraction(1), MemorySource(tensors)))
 
 
 def _rank(number: int, start: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.merge.engine import merge
+from sbp2p.merge.method import get
 from sbp2p.merge.policies import Policies, Policy
 from sbp2p.merge.tensors import Input, MemorySink
 from sbp2p_protocol.limits import MIB
@@ -75,3 +76,8 @@ def merge_shares(shares: Sequence[Share], method: Method, base: Source | None) -
         tuple((labels[each.label], each.reason) for each in report.rejected),
         report.digest,
     )
+
+
+def check_alone(share: Share) -> None:
+    """Raise MergeError for a model that no merge would take, as it has a NaN or an infinity."""
+    merge_shares([share], get("mean"), None)

@@ -57,6 +57,21 @@ def test_a_newcomer_that_nobody_can_help_says_why() -> None:
     run_virtual(main)
 
 
+def test_a_model_that_no_merge_would_take_is_none_to_begin_with() -> None:
+    async def main(network: VirtualNetwork) -> None:
+        async with open_swarm(network, 3) as (one, other, late):
+            await one.publish(model(1.0, float("nan")))
+            mine = model(0.0, 0.0)
+            with pytest.raises(NotFoundError, match="NaN|nan"):
+                await late.bootstrap(mine, timeout_s=5)
+            assert values_of(mine) == [0.0, 0.0]
+            await other.publish(model(2.0, 3.0))
+            assert (await late.bootstrap(mine, timeout_s=10)).peer_id == other.peer_id
+            assert values_of(mine) == [2.0, 3.0]
+
+    run_virtual(main)
+
+
 def test_the_newest_round_that_most_have_reached_is_taken() -> None:
     async def main(network: VirtualNetwork) -> None:
         async with open_swarm(network, 4) as namespaces:
