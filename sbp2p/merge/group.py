@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import torch
 
+from sbp2p.errors import MergeError
 from sbp2p.merge.dtypes import float_format, numbers, view
 from sbp2p.merge.extent import peak_of
 from sbp2p.merge.method import BASE, CHUNK, Base, Group, Place
@@ -129,6 +131,21 @@ class SourceGroup(Group):
         if self.base:
             order.append(BASE)
         size = self.count if relative or not self.base else self.count + 1
+        try:
+            half = self._products(order, size, relative=relative)
+        except (OverflowError, ValueError):  # fsum's words for an infinite sum
+            half = [[math.inf]]
+        if not all(map(math.isfinite, chain.from_iterable(half))):
+            raise MergeError(
+                "the inputs have numbers so large that their inner products are beyond float64",
+                hint="use a method without angles, such as mean or median",
+            )
+        return [[half[max(i, j)][min(i, j)] for j in range(size)] for i in range(size)]
+
+    def _products(
+        self, order: Sequence[int | Base], size: int, *, relative: bool
+    ) -> list[list[float]]:
+        """Return the lower half of the products."""
         sums = [[array("d") for _ in range(i + 1)] for i in range(size)]
         for chunk in zip(*(self.pieces(each) for each in order), strict=True):
             rows = [values for _, values in chunk]
@@ -138,5 +155,4 @@ class SourceGroup(Group):
             for i in range(size):
                 for j in range(i + 1):
                     sums[i][j].append(fold_dot(rows[i], rows[j]))
-        half = [[math.fsum(each) for each in row] for row in sums]
-        return [[half[max(i, j)][min(i, j)] for j in range(size)] for i in range(size)]
+        return [[math.fsum(each) for each in row] for row in sums]

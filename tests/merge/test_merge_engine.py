@@ -179,6 +179,14 @@ def test_who_was_chosen_is_told() -> None:
     assert report.counted is None
 
 
+@pytest.mark.parametrize("method", ["slerp", "model-stock", "karcher", "multi-slerp"])
+def test_products_beyond_float64_are_an_error_of_the_merge(method: str) -> None:
+    models = [{"w": torch.full((8,), value, dtype=torch.float64)} for value in (1e300, -2e300)]
+    base = source({"w": torch.zeros(8, dtype=torch.float64)})
+    with pytest.raises(MergeError, match="beyond float64"):
+        merged(inputs(models), method, base=base)
+
+
 def test_shapes_stay_and_tied_tensors_stay_tied() -> None:
     tensors, report = merged(inputs(MODELS))
     assert tensors["scalar"].shape == ()
