@@ -2,7 +2,9 @@
 
 Donors learn the digits (`examples.digits`), all connected. A process more has everything loaded and
 its node open, and waits; half way it is told to go. It bootstraps, which takes the model and the
-round from several members, and merges from then on like the others. It does not train.
+round from the members, and merges from then on like the others. It is a leech: it does not train
+and publishes nothing, so that what it costs is what serving it costs, and not one more model to
+fetch and to merge in each round.
 
 The same is run with the newcomer never told to go, in turn. Donors are slowed by the part that
 their rounds, from the one in which it comes until three later, take longer than the same rounds
@@ -83,7 +85,14 @@ class Bootstrap:
         others = range(1, self._donors)
         donors += [self._start(family, folder, each, peers=(address,)) for each in others]
         newcomer = self._start(
-            family, folder, self._donors, newcomer=True, waits=True, idle=True, peers=(address,)
+            family,
+            folder,
+            self._donors,
+            newcomer=True,
+            waits=True,
+            idle=True,
+            leech=True,
+            peers=(address,),
         )
         begin = self._recipe.rounds // 2
         told_at, under_way, step_s = 0.0, 0, 0.0

@@ -18,6 +18,7 @@ import trio
 
 from examples.child import open_node, run_child, tell, wire_bytes
 from sbp2p.merge.method import get
+from sbp2p.roles import Role
 from sbp2p_protocol.rounds import RoundSettings
 
 from .attacks import Liar
@@ -65,7 +66,8 @@ class Learner:
             update, loss = await trio.to_thread.run_sync(self.train, namespace.round)
             await trio.sleep_until(paced)
             trained = time.perf_counter()
-            await namespace.publish(update, samples=samples)
+            if not settings.leech:
+                await namespace.publish(update, samples=samples)
             result = await namespace.merge(
                 self.model, using=using, samples=samples, deadline_s=settings.deadline_s
             )
@@ -104,6 +106,7 @@ async def live(given: Mapping[str, Any], go: trio.Event) -> None:
         arrived = time.perf_counter()
         async with node.namespace(
             "digits",
+            role=Role.LEECH if settings.leech else Role.PEER,
             topology=settings.topology,
             peers=settings.peers,
             rounds=rounds,

@@ -27,7 +27,8 @@ class Settings:
         waits: whether it comes only when it is told to go on, with everything loaded.
         pace_s: how long the training of a round takes at least, as if on an accelerator, which
             leaves the processor to others.
-        idle: whether it merges and publishes without any training.
+        idle: whether it goes along without any training.
+        leech: whether it merges and publishes nothing.
         topology: who exchanges models with whom.
         method: how models are merged, with its options.
         attack: what it publishes in place of its model, if it is hostile.
@@ -48,6 +49,7 @@ class Settings:
     waits: bool = False
     pace_s: float = 0.0
     idle: bool = False
+    leech: bool = False
     topology: str = "full"
     method: str = "mean"
     options: dict[str, Any] = field(default_factory=dict)
