@@ -35,6 +35,7 @@ from .limits import (
     NODE_BLOCK_MAX,
     VERSION_LEAVES_MAX,
 )
+from .message_fields import NUMBER_MAX, blob, integer, read_message, sequence, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,6 @@ ORDERED_FEATURE: Final = "ordered"
 
 _PAYLOAD_MAX: Final = max(BLOCK_MAX, NODE_BLOCK_MAX)
 _ID_MAX: Final = 2**32 - 1
-_NUMBER_MAX: Final = 2**63 - 1
 
 
 class Kind(IntEnum):
@@ -339,51 +339,19 @@ def decode_message(frame: bytes) -> Message | None:
     Raises:
         RemoteProtocolError: malformed, out of bounds, or an unknown kind that must be understood.
     """
-    value = dag_cbor.decode(frame, max_size=EXCHANGE_FRAME_MAX)
-    if not isinstance(value, list) or not value:
-        raise RemoteProtocolError("an exchange message is a non-empty list")
-    kind = _integer(value[0], _NUMBER_MAX)
-    entry = _READERS.get(kind)
-    if entry is None:
-        if kind & 1:
-            return None
-        raise RemoteProtocolError(f"unknown exchange message {kind} that must be understood")
-    count, read = entry
-    if len(value) <= count:
-        raise RemoteProtocolError(f"{Kind(kind).name} with {len(value) - 1} fields, {count} needed")
-    return read(value)
-
-
-def _integer(value: object, highest: int, lowest: int = 0) -> int:
-    if type(value) is not int or not lowest <= value <= highest:
-        raise RemoteProtocolError(f"not an integer from {lowest} to {highest}")
-    return value
-
-
-def _bytes(value: object, most: int, least: int = 0) -> bytes:
-    if type(value) is not bytes or not least <= len(value) <= most:
-        raise RemoteProtocolError(f"not {least} to {most} bytes")
-    return value
+    return read_message(frame, _READERS, Kind, max_size=EXCHANGE_FRAME_MAX, what="the exchange")
 
 
 def _digest(value: object) -> bytes:
-    return _bytes(value, DIGEST_SIZE, DIGEST_SIZE)
+    return blob(value, DIGEST_SIZE, DIGEST_SIZE)
 
 
 def _text(value: object, least: int = 0) -> str:
-    if type(value) is not str or not least <= len(value.encode()) <= EXCHANGE_TEXT_MAX:
-        raise RemoteProtocolError(f"not text of {least} to {EXCHANGE_TEXT_MAX} bytes")
-    return value
-
-
-def _list(value: object, most: int, least: int = 0) -> list[dag_cbor.CborValue]:
-    if type(value) is not list or not least <= len(value) <= most:
-        raise RemoteProtocolError(f"not a list of {least} to {most} items")
-    return value
+    return text(value, EXCHANGE_TEXT_MAX, least)
 
 
 def _digests(value: object) -> tuple[bytes, ...]:
-    return tuple([_digest(item) for item in _list(value, EXCHANGE_REQUEST_BATCH, 1)])
+    return tuple([_digest(item) for item in sequence(value, EXCHANGE_REQUEST_BATCH, 1)])
 
 
 def _cid(value: object) -> Cid:
@@ -393,55 +361,55 @@ def _cid(value: object) -> Cid:
 
 
 def _reason(value: object) -> RejectReason:
-    number = _integer(value, _NUMBER_MAX)
+    number = integer(value, NUMBER_MAX)
     return RejectReason(number) if number in _REASONS else RejectReason.BUSY
 
 
 def _goodbye_code(value: object) -> GoodbyeCode:
-    number = _integer(value, _NUMBER_MAX)
+    number = integer(value, NUMBER_MAX)
     return GoodbyeCode(number) if number in _CODES else GoodbyeCode.DONE
 
 
 def _read_hello(value: list[dag_cbor.CborValue]) -> Hello:
-    features = tuple(_text(item, 1) for item in _list(value[2], EXCHANGE_FEATURES_MAX))
+    features = tuple(_text(item, 1) for item in sequence(value[2], EXCHANGE_FEATURES_MAX))
     return Hello(
-        _integer(value[1], _NUMBER_MAX, 1),
+        integer(value[1], NUMBER_MAX, 1),
         features,
-        _integer(value[3], _NUMBER_MAX, BLOCK_MAX),
-        _integer(value[4], _NUMBER_MAX, 1),
+        integer(value[3], NUMBER_MAX, BLOCK_MAX),
+        integer(value[4], NUMBER_MAX, 1),
     )
 
 
 def _indices(value: list[dag_cbor.CborValue]) -> tuple[int, tuple[int, ...]]:
-    items = _list(value[2], EXCHANGE_HAVE_BATCH)
-    indices = tuple([_integer(item, VERSION_LEAVES_MAX - 1) for item in items])
-    return _integer(value[1], _ID_MAX), indices
+    items = sequence(value[2], EXCHANGE_HAVE_BATCH)
+    indices = tuple([integer(item, VERSION_LEAVES_MAX - 1) for item in items])
+    return integer(value[1], _ID_MAX), indices
 
 
 def _bits(value: list[dag_cbor.CborValue]) -> tuple[int, int, bytes]:
-    start = _integer(value[2], VERSION_LEAVES_MAX - 1)
+    start = integer(value[2], VERSION_LEAVES_MAX - 1)
     if start % 8:
         raise RemoteProtocolError(f"bitmap starts at block {start}, inside a byte")
-    return _integer(value[1], _ID_MAX), start, _bytes(value[3], EXCHANGE_BITMAP_CHUNK)
+    return integer(value[1], _ID_MAX), start, blob(value[3], EXCHANGE_BITMAP_CHUNK)
 
 
 def _read_peers(value: list[dag_cbor.CborValue]) -> Peers:
     records = [
-        _bytes(item, EXCHANGE_RECORD_MAX) for item in _list(value[2], EXCHANGE_RECORDS_BATCH)
+        blob(item, EXCHANGE_RECORD_MAX) for item in sequence(value[2], EXCHANGE_RECORDS_BATCH)
     ]
     return Peers(_cid(value[1]), tuple(records))
 
 
 def _read_nodes(value: list[dag_cbor.CborValue]) -> GetNodes:
-    return GetNodes(tuple([_cid(item) for item in _list(value[1], EXCHANGE_NODES_BATCH, 1)]))
+    return GetNodes(tuple([_cid(item) for item in sequence(value[1], EXCHANGE_NODES_BATCH, 1)]))
 
 
 def _read_resolve(value: list[dag_cbor.CborValue]) -> Resolve:
     return Resolve(
-        _integer(value[1], _ID_MAX),
-        _bytes(value[2], EXCHANGE_PEER_ID_MAX, 1),
+        integer(value[1], _ID_MAX),
+        blob(value[2], EXCHANGE_PEER_ID_MAX, 1),
         _text(value[3], 1),
-        None if value[4] is None else _integer(value[4], _NUMBER_MAX),
+        None if value[4] is None else integer(value[4], NUMBER_MAX),
     )
 
 
@@ -451,26 +419,26 @@ _CODES: Final = frozenset(GoodbyeCode)
 _READERS: Final[dict[int, tuple[int, Callable[[list[dag_cbor.CborValue]], Message]]]] = {
     Kind.HELLO: (4, _read_hello),
     Kind.REQUEST: (1, lambda v: Request(_digests(v[1]))),
-    Kind.BLOCK: (2, lambda v: BlockHeader(_digest(v[1]), _integer(v[2], _PAYLOAD_MAX))),
+    Kind.BLOCK: (2, lambda v: BlockHeader(_digest(v[1]), integer(v[2], _PAYLOAD_MAX))),
     Kind.REJECT: (2, lambda v: Reject(_digests(v[1]), _reason(v[2]))),
     Kind.CANCEL: (1, lambda v: Cancel(_digests(v[1]))),
-    Kind.SUBSCRIBE: (2, lambda v: Subscribe(_integer(v[1], _ID_MAX), _cid(v[2]))),
-    Kind.UNSUBSCRIBE: (1, lambda v: Unsubscribe(_integer(v[1], _ID_MAX))),
+    Kind.SUBSCRIBE: (2, lambda v: Subscribe(integer(v[1], _ID_MAX), _cid(v[2]))),
+    Kind.UNSUBSCRIBE: (1, lambda v: Unsubscribe(integer(v[1], _ID_MAX))),
     Kind.HAVE: (2, lambda v: Have(*_indices(v))),
     Kind.HAVE_BITMAP: (3, lambda v: HaveBitmap(*_bits(v))),
-    Kind.HAVE_ALL: (1, lambda v: HaveAll(_integer(v[1], _ID_MAX))),
+    Kind.HAVE_ALL: (1, lambda v: HaveAll(integer(v[1], _ID_MAX))),
     Kind.GET_NODES: (1, _read_nodes),
-    Kind.GET_VERSION: (2, lambda v: GetVersion(_integer(v[1], _ID_MAX), _cid(v[2]))),
+    Kind.GET_VERSION: (2, lambda v: GetVersion(integer(v[1], _ID_MAX), _cid(v[2]))),
     Kind.RESOLVE: (4, _read_resolve),
     Kind.VERSION: (
         2,
-        lambda v: VersionHeader(_integer(v[1], _ID_MAX), _integer(v[2], EXCHANGE_DOCUMENT_MAX)),
+        lambda v: VersionHeader(integer(v[1], _ID_MAX), integer(v[2], EXCHANGE_DOCUMENT_MAX)),
     ),
-    Kind.NOT_FOUND: (1, lambda v: NotFound(_integer(v[1], _ID_MAX))),
+    Kind.NOT_FOUND: (1, lambda v: NotFound(integer(v[1], _ID_MAX))),
     Kind.GOODBYE: (2, lambda v: Goodbye(_goodbye_code(v[1]), _text(v[2]))),
     Kind.WANTS: (3, lambda v: Wants(*_bits(v))),
     Kind.GOT: (2, lambda v: Got(*_indices(v))),
-    Kind.CHOKE: (1, lambda v: Choke(_integer(v[1], _NUMBER_MAX) != 0)),
+    Kind.CHOKE: (1, lambda v: Choke(integer(v[1], NUMBER_MAX) != 0)),
     Kind.PEERS: (2, _read_peers),
 }
 """Kind to the number of fields it must have and the function that reads them."""

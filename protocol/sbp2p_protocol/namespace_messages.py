@@ -36,6 +36,7 @@ from .limits import (
     NAMESPACE_UPDATE_MAX,
 )
 from .manifest import Manifest, check_model_name, read_signed_manifest
+from .message_fields import NUMBER_MAX, blob, integer, read_message, sequence, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,8 +59,6 @@ MESSAGE_OVERHEAD: Final = 64
 
 WINDOW_MIN: Final = NAMESPACE_DATA_MAX + MESSAGE_OVERHEAD
 """Least window: one message of any allowed size."""
-
-_NUMBER_MAX: Final = 2**63 - 1
 
 
 class Kind(IntEnum):
@@ -213,50 +212,18 @@ def decode_message(frame: bytes) -> Message | None:
     Raises:
         RemoteProtocolError: malformed, out of bounds, or an unknown kind that must be understood.
     """
-    value = dag_cbor.decode(frame, max_size=NAMESPACE_FRAME_MAX)
-    if not isinstance(value, list) or not value:
-        raise RemoteProtocolError("a namespace message is a non-empty list")
-    kind = _integer(value[0], _NUMBER_MAX)
-    entry = _READERS.get(kind)
-    if entry is None:
-        if kind & 1:
-            return None
-        raise RemoteProtocolError(f"unknown namespace message {kind} that must be understood")
-    count, read = entry
-    if len(value) <= count:
-        raise RemoteProtocolError(f"{Kind(kind).name} with {len(value) - 1} fields, {count} needed")
-    return read(value)
+    return read_message(frame, _READERS, Kind, max_size=NAMESPACE_FRAME_MAX, what="a namespace")
 
 
-def _integer(value: object, highest: int, lowest: int = 0) -> int:
-    if type(value) is not int or not lowest <= value <= highest:
-        raise RemoteProtocolError(f"not an integer from {lowest} to {highest}")
-    return value
-
-
-def _bytes(value: object, most: int) -> bytes:
-    if type(value) is not bytes or len(value) > most:
-        raise RemoteProtocolError(f"not at most {most} bytes")
-    return value
-
-
-def _text(value: object, most: int = NAMESPACE_TEXT_MAX) -> str:
-    if type(value) is not str or len(value.encode()) > most:
-        raise RemoteProtocolError(f"not text of at most {most} bytes")
-    return value
-
-
-def _list(value: object, most: int) -> list[dag_cbor.CborValue]:
-    if type(value) is not list or len(value) > most:
-        raise RemoteProtocolError(f"not a list of at most {most} items")
-    return value
+def _text(value: object) -> str:
+    return text(value, NAMESPACE_TEXT_MAX)
 
 
 def _read_stance(value: list[dag_cbor.CborValue], at: int) -> Stance:
     return Stance(
-        _integer(value[at], 1) == 1,
-        _integer(value[at + 1], 1) == 1,
-        _integer(value[at + 2], NAMESPACE_ROUND_MAX),
+        integer(value[at], 1) == 1,
+        integer(value[at + 1], 1) == 1,
+        integer(value[at + 2], NAMESPACE_ROUND_MAX),
     )
 
 
@@ -265,23 +232,23 @@ def _read_hello(value: list[dag_cbor.CborValue]) -> Hello:
     if (reason := check_namespace(name)) is not None:
         raise RemoteProtocolError(f"HELLO: {reason}")
     return Hello(
-        _integer(value[1], _NUMBER_MAX, 1),
+        integer(value[1], NUMBER_MAX, 1),
         name,
-        tuple(_text(item) for item in _list(value[3], NAMESPACE_FEATURES_MAX)),
-        _integer(value[4], _NUMBER_MAX, WINDOW_MIN),
+        tuple(_text(item) for item in sequence(value[3], NAMESPACE_FEATURES_MAX)),
+        integer(value[4], NUMBER_MAX, WINDOW_MIN),
         _read_stance(value, 5),
-        _bytes(value[8], NAMESPACE_UPDATE_MAX),
+        blob(value[8], NAMESPACE_UPDATE_MAX),
     )
 
 
 def _goodbye_code(value: object) -> GoodbyeCode:
-    number = _integer(value, _NUMBER_MAX)
+    number = integer(value, NUMBER_MAX)
     return GoodbyeCode(number) if number in _CODES else GoodbyeCode.LEFT
 
 
 def _read_peers(value: list[dag_cbor.CborValue]) -> Peers:
-    items = _list(value[1], NAMESPACE_RECORDS_BATCH)
-    return Peers(tuple(_bytes(item, NAMESPACE_RECORD_MAX) for item in items))
+    items = sequence(value[1], NAMESPACE_RECORDS_BATCH)
+    return Peers(tuple(blob(item, NAMESPACE_RECORD_MAX) for item in items))
 
 
 _CODES: Final = frozenset(GoodbyeCode)
@@ -289,11 +256,11 @@ _CODES: Final = frozenset(GoodbyeCode)
 _READERS: Final[dict[int, tuple[int, Callable[[list[dag_cbor.CborValue]], Message]]]] = {
     Kind.HELLO: (8, _read_hello),
     Kind.GOODBYE: (2, lambda v: Goodbye(_goodbye_code(v[1]), _text(v[2]))),
-    Kind.UPDATE: (1, lambda v: UpdateMessage(_bytes(v[1], NAMESPACE_UPDATE_MAX))),
+    Kind.UPDATE: (1, lambda v: UpdateMessage(blob(v[1], NAMESPACE_UPDATE_MAX))),
     Kind.STANCE: (3, lambda v: _read_stance(v, 1)),
     Kind.PEERS: (1, _read_peers),
-    Kind.DATA: (1, lambda v: Data(_bytes(v[1], NAMESPACE_DATA_MAX))),
-    Kind.ACK: (2, lambda v: Ack(_integer(v[1], _NUMBER_MAX), _integer(v[2], _NUMBER_MAX))),
+    Kind.DATA: (1, lambda v: Data(blob(v[1], NAMESPACE_DATA_MAX))),
+    Kind.ACK: (2, lambda v: Ack(integer(v[1], NUMBER_MAX), integer(v[2], NUMBER_MAX))),
 }
 """Kind to the number of fields it must have and the function that reads them."""
 

@@ -380,7 +380,7 @@ TARGETS: Final = (
     ),
     Target(
         name="exchange_message",
-        modules=("sbp2p_protocol.exchange_messages",),
+        modules=("sbp2p_protocol.exchange_messages", "sbp2p_protocol.message_fields"),
         check=_message,
         seeds=lambda: [encode_message(message) for message in MESSAGES],
         mutations=(cbor,),
