@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from .data import Pictures
 
 
+RATES: Final = {"mlp": 0.15, "cnn": 0.03}
+"""Learning rates that suit the models: at the MLP's, the convolutions never learn anything."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """How a model is trained, by one node or by eight.
@@ -24,7 +28,8 @@ class Recipe:
         rounds: how often the nodes merge.
         steps: of a node between two merges.
         batch: pictures in a step.
-        rate: learning rate of the first round; it falls to zero along a cosine.
+        rate: learning rate of the first round, that of RATES if None; it falls to zero along a
+            cosine.
         momentum: of the steps of one round; each round begins with none.
         alpha: how alike the shards are.
         seed: of the split, the shards, the first weights and the batches.
@@ -34,14 +39,15 @@ class Recipe:
     rounds: int = 20
     steps: int = 120
     batch: int = 16
-    rate: float = 0.15
+    rate: float | None = None
     momentum: float = 0.9
     alpha: float = 1.0
     seed: int = 0
 
     def rate_in(self, round_number: int) -> float:
         """Return the learning rate of a round, from 0."""
-        return self.rate * 0.5 * (1 + math.cos(math.pi * min(round_number / self.rounds, 1.0)))
+        rate = RATES[self.model] if self.rate is None else self.rate
+        return rate * 0.5 * (1 + math.cos(math.pi * min(round_number / self.rounds, 1.0)))
 
 
 class Trainer:
