@@ -13,7 +13,6 @@ waits for the call whatever happens.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import trio
@@ -25,12 +24,6 @@ _T = TypeVar("_T")
 
 # as a mapping: the stubs that come with multiaddr's dependency trio-typing know only the old name
 _ABANDON: Final[dict[str, Any]] = {"abandon_on_cancel": True}
-
-
-def usable_cores() -> int:
-    """Return on how many cores this process may run."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 class Calls(Protocol):

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Final, overload
 
 from blake3 import blake3
 
-from sbp2p.calls import usable_cores
 from sbp2p.checkpoint.scan import SourceFile, changed, open_source
+from sbp2p.cores import usable_cores
 from sbp2p.errors import CheckpointError
 from sbp2p_protocol.limits import BLOCK_MAX, MIB
 

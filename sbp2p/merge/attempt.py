@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from sbp2p.calls import usable_cores
+from sbp2p.cores import usable_cores
 from sbp2p.errors import MergeError
 from sbp2p.merge.coefficients import Coefficients
 from sbp2p.merge.digest import model_digest, tensor_digest
