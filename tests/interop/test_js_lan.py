@@ -95,8 +95,9 @@ async def test_each_finds_the_other_and_we_dial_it_back() -> None:
                 assert answer["second"] == "OK", answer
                 assert answer["address"] == own["address"].partition("/p2p/")[0]
                 # its server of the first version takes the connection that is there for the one it
-                # was to make, sees that the address differs, and closes it: nothing breaks
-                assert (await ours.wait_for("failed"))["failed"] == "PeerUnreachableError"
+                # was to make, sees that the address differs, and closes it, now and then with an
+                # answer before: nothing breaks
+                assert (await ours.wait_for("failed"))["failed"] in ("PeerUnreachableError", "")
                 await theirs.tell(own["address"])
                 answer = await theirs.wait_for("status")
                 assert answer["status"] == "OK", answer

@@ -31,7 +31,7 @@ def test_float64_is_rounded_once(dtype: str, data: st.DataObject) -> None:
     oracle = ORACLES[dtype]
     code = data.draw(st.integers(0, oracle.largest))
     low = float(oracle.magnitude(code))
-    half = (float(oracle.magnitude(code + 1)) - low) / 2
+    half = float((oracle.magnitude(code + 1) - oracle.magnitude(code)) / 2)
     values = [low, low + half, -low, -(low + half)]
     values += [low + half * (1 + 2.0**-e) for e in (20, 28, 45)]
     values += [-low - half * (1 - 2.0**-e) for e in (20, 28, 45)]
