@@ -65,7 +65,12 @@ class _Here:
 
 def run(console: Console, wish: Wish) -> int:
     """Merge as wished, and return the exit code."""
+    import torch
+
     from . import session
+
+    # the merge has threads of its own; torch's would only stand in their way
+    torch.set_num_threads(1)
 
     weights = parse_weights(wish.inputs, wish.weights)
     job = _job(wish)

@@ -110,6 +110,41 @@ class LinearSum:
             if doubtful.numel():
                 self._settlement.settle(rows, peaks, doubtful, out)
 
+    def takes(self, dtypes: Sequence[torch.dtype]) -> bool:
+        """Return whether `compute_block` may be tried on inputs of these dtypes."""
+        return (
+            set(dtypes) == {torch.float32}
+            and self._target.torch is torch.float32
+            and len(self._used) == len(dtypes) > 1
+            and self._settlement.plain
+        )
+
+    def compute_block(self, block: torch.Tensor, out: torch.Tensor, space: Workspace) -> bool:
+        """Compute any number of columns if all are plain; else leave them to `compute`.
+
+        Stage 1 with a tenth of the calls: threads that ask for the interpreter lock every 15 us
+        spend more time on that than on sums. One extent serves all rows.
+
+        Args:
+            block: (n, m) float32, one row for each coefficient, none of which is 0.
+            out: (m,) float32.
+            space: this thread's.
+
+        Returns:
+            whether it was done; False if anything is not finite.
+        """
+        extent = space.block_extent(block)
+        if not math.isfinite(extent.peak) or not self._is_plain([extent] * len(block)):
+            return False
+        total, other = space.block_double(out.numel())
+        total.copy_(block[0])
+        if (first := self._given.numerators[0]) != 1:
+            total.mul_(first)
+        for row, factor in zip(block[1:], self._given.numerators[1:], strict=True):
+            total.add_(other.copy_(row), alpha=factor)
+        out.copy_(self._settlement.divide(total))
+        return True
+
     # -- stage 1 ----------------------------------------------------------------------------------
 
     def _is_plain(self, extents: Sequence[Extent]) -> bool:

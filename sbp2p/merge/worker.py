@@ -41,7 +41,9 @@ class Rows:
     """A buffer per model, and what was read into it, as tensors."""
 
     def __init__(self, count: int, size: int) -> None:
-        self._buffers = [bytearray(size) for _ in range(count)]
+        self._buffer = memoryview(bytearray(count * size))
+        self._count = count
+        self._size = size
         self.bytes_read = 0
 
     def read(
@@ -49,10 +51,15 @@ class Rows:
     ) -> torch.Tensor:
         """Read elements of a tensor; the result is overwritten by the next read of `number`."""
         size = (stop - start) * dtype.itemsize
-        part = memoryview(self._buffers[number])[:size]
+        at = number * self._size
+        part = self._buffer[at : at + size]
         source.read_into(name, start * dtype.itemsize, part)
         self.bytes_read += size
         return view(part, dtype)
+
+    def block(self, count: int, length: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return the first rows as one tensor of shape (count, length), what was read last."""
+        return view(self._buffer, dtype).view(self._count, -1)[:count, :length]
 
 
 class Worker:
@@ -147,6 +154,10 @@ class Worker:
         how = opened.how
         if how is None:
             raise AssertionError("nothing is merged once an input is bad")
+        if isinstance(how, LinearSum) and how.takes(opened.dtypes):
+            block = self._rows.block(len(rows), out.numel(), opened.dtypes[0])
+            if how.compute_block(block, out, self._space):
+                return data
         wide = isinstance(how, LinearSum) or how.by_rows
         step = CHUNK if wide else max(1, CHUNK // len(rows))
         for start in range(0, out.numel(), step):
