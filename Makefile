@@ -29,7 +29,7 @@ check: $(STAMP)-dev  ## format, lint, layers and types
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
-test: check interop-deps demo-deps compiled  ## the checks, then every test
+test: check interop-deps demo-deps merge-peers-deps compiled  ## the checks, then every test
 	$(BIN)/python -m pytest
 
 # Where PYTHONDONTWRITEBYTECODE is set, every process of a test would compile sbp2p anew: 0.2 s each.
