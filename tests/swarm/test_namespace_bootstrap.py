@@ -62,7 +62,7 @@ def test_a_model_that_no_merge_would_take_is_none_to_begin_with() -> None:
         async with open_swarm(network, 3) as (one, other, late):
             await one.publish(model(1.0, float("nan")))
             mine = model(0.0, 0.0)
-            with pytest.raises(NotFoundError, match="NaN|nan"):
+            with pytest.raises(NotFoundError, match=r"NaN|nan"):
                 await late.bootstrap(mine, timeout_s=5)
             assert values_of(mine) == [0.0, 0.0]
             await other.publish(model(2.0, 3.0))
