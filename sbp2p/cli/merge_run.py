@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sbp2p.errors import ConfigError
-from sbp2p.merge.engine import MergeStoppedError
+from sbp2p.merge.engine import MergeStoppedError, compute_alone
 from sbp2p.merge.method import get
 from sbp2p.merge.policies import Policies, Policy
 
@@ -65,13 +65,9 @@ class _Here:
 
 def run(console: Console, wish: Wish) -> int:
     """Merge as wished, and return the exit code."""
-    import torch
-
     from . import session
 
-    # the merge has threads of its own; torch's would only stand in their way
-    torch.set_num_threads(1)
-
+    compute_alone()
     weights = parse_weights(wish.inputs, wish.weights)
     job = _job(wish)
     asked = [*wish.inputs, *([wish.base] if wish.base else [])]

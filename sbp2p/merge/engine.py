@@ -23,6 +23,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import torch
+
 from sbp2p.errors import MergeError
 from sbp2p.merge import method as methods
 from sbp2p.merge.attempt import Attempt, MergeStoppedError
@@ -36,7 +38,16 @@ if TYPE_CHECKING:
     from sbp2p.merge.method import Method, Names
     from sbp2p.merge.tensors import Input, Sink, Source
 
-__all__ = ["MergeReport", "MergeStoppedError", "Rejection", "merge"]
+__all__ = ["MergeReport", "MergeStoppedError", "Rejection", "compute_alone", "merge"]
+
+
+def compute_alone() -> None:
+    """Have torch compute on the calling thread: for a process that does nothing but merge.
+
+    A merge has threads of its own, and torch's would only stand in their way. Where a model trains
+    in the same process, torch's threads are the trainer's.
+    """
+    torch.set_num_threads(1)
 
 
 def merge(
